@@ -1,0 +1,132 @@
+"""Checks and casts that every measure applies to what it is given."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from richbook.measure.errors import RichbookError
+
+#: Beyond this magnitude the fourth powers in a squared Frobenius norm leave float64's range.
+LARGEST_MAGNITUDE = 1e70
+
+
+def as_samples(values: object, name: str, *, minimum: int = 2, single_column: bool = False) -> Tensor:
+    """Return ``values`` as a real tensor of shape (n, d), or say what is wrong with it.
+
+    Args:
+        values: a tensor, or anything ``torch.as_tensor`` takes, with one row a sample.
+        name: the argument's name, for the error message.
+        minimum: the smallest number of rows that makes sense.
+        single_column: read a vector of n numbers as n samples of one number.
+
+    Raises:
+        RichbookError: wrong number of dimensions, too few rows, no columns, complex or non-numeric.
+    """
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise RichbookError(f"{name}: expected a tensor of shape (n, d), got {type(values).__name__}") from error
+    if tensor.is_complex():
+        raise RichbookError(f"{name}: expected real numbers, got {tensor.dtype}")
+    if tensor.ndim == 1 and single_column:
+        if not tensor.is_floating_point():
+            raise RichbookError(
+                f"{name}: got a vector of {tensor.shape[0]} whole numbers, which look like class labels; "
+                "expected the network's outputs, shape (n, C) (for labels, pass their one-hot code)"
+            )
+        tensor = tensor[:, None]
+    if tensor.ndim != 2:
+        expected = "(n, d), one row a sample"
+        raise RichbookError(f"{name}: expected shape {expected}, got {tuple(tensor.shape)}")
+    if tensor.shape[0] < minimum:
+        raise RichbookError(f"{name}: expected at least {minimum} samples (rows), got {tensor.shape[0]}")
+    if tensor.shape[1] < 1:
+        raise RichbookError(f"{name}: expected at least one column, got shape {tuple(tensor.shape)}")
+    return tensor
+
+
+def check_same_length(**named: Tensor) -> None:
+    """Raise unless all tensors have the same number of rows; the keywords name them."""
+    if len({tensor.shape[0] for tensor in named.values()}) > 1:
+        sizes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in named.items())
+        raise RichbookError(f"expected the same samples (rows) in every argument, got {sizes}")
+
+
+def check_finite(values: Tensor, name: str, first_row: int = 0) -> None:
+    """Raise if ``values`` (..., n, d) has a nan, an infinity, or a number too large to square.
+
+    ``first_row`` is added to the row that the message names (for blocks of a longer stream).
+    """
+    if values.numel() == 0 or not values.is_floating_point():
+        return
+    low, high = torch.aminmax(values.detach())  # one pass over memory; nan spreads to both
+    largest = max(abs(float(low)), abs(float(high)))
+    if largest <= LARGEST_MAGNITUDE:
+        return
+    if largest < float("inf"):
+        raise RichbookError(
+            f"{name}: the largest magnitude is {largest:.1e}, expected at most {LARGEST_MAGNITUDE:.0e} "
+            "(larger numbers overflow when squared); rescale them or check whether training diverged"
+        )
+    bad_rows = (~torch.isfinite(values.detach())).any(dim=-1).nonzero()
+    row = int(bad_rows[0, -1]) + first_row
+    kind = "nan" if bool(torch.isnan(values.detach()).any()) else "an infinity"
+    raise RichbookError(
+        f"{name}: row {row} contains {kind} ({len(bad_rows)} of {values.shape[-2]} rows in this block do), "
+        "expected finite numbers; did training diverge?"
+    )
+
+
+def rank_tolerance(precision: torch.dtype) -> float:
+    """Relative size below which a singular value of the outputs is rounding, given their dtype.
+
+    Rounding each number of an (n, C) matrix to ``precision`` leaves singular values of about
+    0.2·eps times the largest. Half-precision outputs are accumulated in float32 and rounded once, so
+    eps itself is a margin of five. Sums over p terms in float32 or float64 add a few eps of their own.
+    """
+    if not precision.is_floating_point:
+        return 8 * torch.finfo(torch.float64).eps
+    eps = torch.finfo(precision).eps
+    return eps if torch.finfo(precision).bits <= 16 else 8 * eps
+
+
+def checked_precision(precision: torch.dtype | None, outputs: Tensor) -> torch.dtype:
+    """The dtype the outputs were computed in: as declared, else their own."""
+    if precision is None:
+        return outputs.dtype
+    if not isinstance(precision, torch.dtype) or not precision.is_floating_point:
+        raise RichbookError(f"precision: expected a floating-point torch.dtype such as torch.float32, got {precision!r}")
+    return precision
+
+
+def working_dtype(tensor: Tensor) -> torch.dtype:
+    """float32 for half and single precision, float64 for everything else (integers are exact)."""
+    if tensor.is_floating_point() and torch.finfo(tensor.dtype).bits <= 32:
+        return torch.float32
+    return torch.float64
+
+
+def to_float64(tensor: Tensor) -> Tensor:
+    """Cast to float64, on the CPU for a device that has no float64 (Apple's MPS)."""
+    if tensor.device.type == "mps":
+        tensor = tensor.cpu()
+    return tensor.to(torch.float64)
+
+
+@contextlib.contextmanager
+def exact_arithmetic(device: torch.device) -> Iterator[None]:
+    """Switch off autocast, TF32 and bf16 shortcuts, so that a float32 product is a float32 product."""
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    saved = [backend.fp32_precision for backend in backends]
+    try:
+        for backend in backends:
+            backend.fp32_precision = "ieee"
+        with torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        for backend, precision in zip(backends, saved, strict=True):
+            backend.fp32_precision = precision

@@ -1,0 +1,199 @@
+"""D_LR: how far the feature kernel is from the minimum projection onto the learned functions.
+
+Nam et al., "Decoupling Dynamical Richness from Representation Learning: Towards Practical
+Measurement", ICLR 2026 (arXiv 2410.04264). With centring c(A) = (I − |1⟩⟨1|) A (I − |1⟩⟨1|),
+
+    D_LR = 1 − CKA(T, T_MP) = 1 − Tr(c(T) c(T_MP)) / (‖c(T)‖_F ‖c(T_MP)‖_F).
+
+With whitened outputs g of rank r (see ``span``), A = Σ_Φg and c(P_Ĥ) = Σ_jk |g_j⟩ K_jk ⟨g_k|, this is
+
+    D_LR = 1 − Tr(A K Aᵀ) / (‖Σ_ΦΦ‖_F · ‖S K‖),   S = Cov(g) = I,   ‖S K‖² = Tr(S K S K).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import torch
+from torch import Tensor
+
+from richbook.measure.errors import DegenerateWarning, RichbookError
+from richbook.measure.inputs import (
+    as_samples,
+    check_finite,
+    check_same_length,
+    checked_precision,
+    exact_arithmetic,
+    rank_tolerance,
+    to_float64,
+    working_dtype,
+)
+from richbook.measure.moments import Moments, frobenius, is_constant
+from richbook.measure.span import OutputSpan, output_span
+
+
+def d_lr(features: Tensor, outputs: Tensor, precision: torch.dtype | None = None) -> Tensor:
+    r"""Compute the low-rank measure of richness, D_LR: 0 is rich, towards 1 is lazy.
+
+    .. math:: D_{LR} = 1 - \mathrm{CKA}(T, T_{MP}), \qquad
+              T = \sum_k |\Phi_k\rangle\langle\Phi_k|, \quad
+              T_{MP} = a_1 |1\rangle\langle 1| + a_2 P_{\hat H}
+
+    The cost is that of the product ΦᵀΦ, O(n p min(n, p)), and not of an n×n kernel. Features in
+    float32 or half precision are multiplied in float32, in centred blocks that are summed in float64.
+
+    Args:
+        features: Φ, shape (n, p): the input of the last linear layer, one row a sample.
+        outputs: f̂, shape (n, C): what that layer returned for the same samples. A vector of n real
+            numbers is one output.
+        precision: the dtype the outputs were computed in, if they have been cast since. It decides
+            which directions of the outputs are rounding and do not count.
+
+    Returns:
+        A float64 scalar on the features' device (on the CPU for MPS, which has no float64),
+        differentiable in both arguments. nan, with a ``DegenerateWarning``, where the measure is 0/0:
+        constant features or constant outputs.
+
+    Raises:
+        RichbookError: shapes that do not fit, fewer than 2 samples, nan or infinity (with the row).
+
+    Example:
+        >>> import torch
+        >>> from torch.nn.functional import one_hot
+        >>> labels = torch.arange(200) % 4
+        >>> collapsed = one_hot(labels).double()          # each class is one point: as rich as can be
+        >>> round(float(d_lr(collapsed, collapsed)), 12)
+        0.0
+        >>> lazy = torch.randn(4000, 64, generator=torch.Generator().manual_seed(0)).double()
+        >>> head = torch.randn(64, 4, generator=torch.Generator().manual_seed(1)).double()
+        >>> round(float(d_lr(lazy, lazy @ head)), 2)
+        0.75
+    """
+    features = as_samples(features, "features")
+    outputs = as_samples(outputs, "outputs", single_column=True)
+    check_same_length(features=features, outputs=outputs)
+    check_finite(features, "features")
+    check_finite(outputs, "outputs")
+    tolerance = rank_tolerance(checked_precision(precision, outputs))
+    with exact_arithmetic(features.device):
+        whitened, span = _whiten(outputs.to(features.device), tolerance)
+        moments = _moments(features, whitened)
+        _warn_if_degenerate(features, moments, span)
+        return _distance(moments, span, features.dtype)
+
+
+def isotropic_d_lr(dim: int, rank: int) -> float:
+    """Return D_LR of features without any low-rank structure: 1 − √(rank/dim).
+
+    If T weighs ``dim`` directions equally and Ĥ lies within them, the cosine between the identity on
+    ``dim`` dimensions and a projector of rank ``rank`` is √(rank/dim). A D_LR near this value says
+    that the features are isotropic, whatever else it may look like.
+
+    Args:
+        dim: number of feature directions, usually p.
+        rank: dimension of the learned functions, usually C or C − 1.
+
+    Raises:
+        RichbookError: unless 1 ≤ rank and 1 ≤ dim. A rank above dim counts as dim (the value is 0).
+
+    Example:
+        >>> round(isotropic_d_lr(128, 97), 2)
+        0.13
+    """
+    for name, value in (("dim", dim), ("rank", rank)):
+        if int(value) != value or value < 1:
+            raise RichbookError(f"{name}: expected a whole number of at least 1, got {value!r}")
+    return 1 - math.sqrt(min(rank, dim) / dim)
+
+
+def d_lr_from_moments(moments: Moments, tolerance: float, dtype: torch.dtype) -> tuple[Tensor, OutputSpan]:
+    """D_LR (...) and Ĥ of accumulated moments; nan where degenerate.
+
+    ``tolerance`` is the outputs' ``rank_tolerance``, ``dtype`` what the features were computed in.
+    """
+    span = output_span(moments.output_mean, moments.output_covariance, tolerance)
+    whitening = span.whitening
+    whitened = Moments(
+        count=moments.count,
+        feature_mean=moments.feature_mean,
+        feature_scatter=moments.feature_scatter,
+        cross_scatter=moments.cross_scatter @ whitening,
+        output_mean=torch.zeros_like(span.offset),
+        output_scatter=whitening.mT @ moments.output_scatter @ whitening,
+    )
+    return _distance(whitened, span, dtype), span
+
+
+def _whiten(outputs: Tensor, tolerance: float) -> tuple[Tensor, OutputSpan]:
+    """Whitened outputs g in float64 (n, C), and Ĥ.
+
+    The span carries no gradient: its whitening is one of many invertible mixings, to which D_LR is
+    blind, so it may be held fixed.
+    """
+    outputs = to_float64(outputs)
+    with torch.no_grad():
+        mean = outputs.mean(0)
+        centred = outputs - mean
+        span = output_span(mean, centred.T @ centred / len(outputs), tolerance)
+    return (outputs - mean) @ span.whitening, span
+
+
+def _moments(features: Tensor, whitened: Tensor) -> Moments:
+    """Moments of features and whitened outputs. With n < p only the n×n product is formed: Σ_ΦΦ is
+    replaced by the Gram matrix of the centred features, which has the same norm and trace."""
+    if features.shape[0] >= features.shape[1]:
+        return Moments.of(features, whitened.to(features.device, working_dtype(features)), exact_outputs=False)
+    features = to_float64(features)
+    feature_mean, output_mean = features.mean(0), whitened.mean(0)
+    centred, outputs = features - feature_mean, whitened - output_mean
+    return Moments(
+        count=len(features),
+        feature_mean=feature_mean,
+        output_mean=output_mean,
+        feature_scatter=centred @ centred.T,
+        cross_scatter=centred.T @ outputs,
+        output_scatter=outputs.T @ outputs,
+    )
+
+
+def _distance(moments: Moments, span: OutputSpan, dtype: torch.dtype) -> Tensor:
+    """1 − Tr(A K Aᵀ) / (‖Σ_ΦΦ‖ ‖S K‖), where K inverts the Gram matrix S + mmᵀ of g + m.
+
+    S is the identity up to rounding and the mean of g is zero up to rounding; both stay in the
+    formula because they carry the gradient with respect to the outputs.
+    """
+    covariance, cross = moments.output_covariance, moments.cross_covariance
+    offset = (span.offset + moments.output_mean) * ~span.includes_constant[..., None]
+    gram = covariance + torch.diag_embed((~span.kept).to(covariance.dtype))
+    gram = gram + offset[..., :, None] * offset[..., None, :]
+    overlap = (torch.linalg.solve(gram, cross.mT) * cross.mT).sum((-2, -1))
+    projector = torch.linalg.solve(gram, covariance)  # K S
+    size = (projector * projector.mT).sum((-2, -1)).sqrt()
+    value = 1 - (overlap / (frobenius(moments.feature_covariance) * size)).clamp(0, 1)
+    return torch.where((span.centred_rank > 0) & ~_constant_features(moments, dtype), value, torch.nan)
+
+
+def _warn_if_degenerate(features: Tensor, moments: Moments, span: OutputSpan) -> None:
+    rank, (count, width) = int(span.centred_rank), features.shape
+    message = None
+    if bool(_constant_features(moments, features.dtype)):
+        message = "features are constant over the samples (dead units?): D_LR is 0/0, returning nan"
+    elif rank == 0:
+        message = "outputs are constant over the samples, to within the rounding of their precision: D_LR is 0/0, returning nan"
+    elif rank >= count - 1:
+        message = (
+            f"outputs span every function on these {count} samples (rank {rank}): D_LR says nothing about "
+            "low rank; measure more samples than outputs"
+        )
+    elif rank >= width:
+        message = (
+            f"outputs span all {width} feature directions (rank {rank}): D_LR only measures how isotropic the "
+            "features are"
+        )
+    if message:
+        warnings.warn(message, DegenerateWarning, stacklevel=3)
+
+
+def _constant_features(moments: Moments, dtype: torch.dtype) -> Tensor:
+    return is_constant(moments.feature_mean, moments.feature_scatter / moments.count, dtype)
