@@ -1,0 +1,41 @@
+"""How a recorded result was made, so that a reader can make it again."""
+
+from __future__ import annotations
+
+import json
+import platform
+from datetime import date
+from importlib.metadata import version
+
+from richbook.measure import isotropic_d_lr
+from richbook.train.data import load_data
+from richbook.train.settings import TrainingSettings
+
+RECORDED_VERSIONS = ("torch", "numpy", "scikit-learn")
+
+
+def attributes(settings: TrainingSettings) -> dict:
+    """Attributes of every training dataset: the data, the settings as JSON, and the isotropic D_LR.
+
+    The targets sum to zero over the outputs, and a head that starts at zero keeps that, so the outputs
+    then span C − 1 functions.
+    """
+    classes = load_data(settings.data).classes
+    rank = classes - 1 if settings.zero_head else classes
+    return {
+        "data": settings.data,
+        "settings": json.dumps(settings.to_dict()),
+        "isotropic_d_lr": isotropic_d_lr(settings.width, rank),
+    }
+
+
+def how_made(seconds: float, device: str, threads: int) -> dict:
+    """Attributes of a recorded result: when, with what, on what, how long."""
+    versions = {name: version(name) for name in RECORDED_VERSIONS} | {"python": platform.python_version()}
+    return {
+        "made": date.today().isoformat(),
+        "versions": json.dumps(versions),
+        "device": device,
+        "threads": threads,
+        "wall_seconds": round(seconds, 1),
+    }

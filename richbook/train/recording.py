@@ -1,0 +1,92 @@
+"""What is recorded about a network, or about a whole ensemble of them, at a step of training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from richbook.measure.cka import cka_from_moments
+from richbook.measure.collapse import within_over_between
+from richbook.measure.inputs import exact_arithmetic, rank_tolerance
+from richbook.measure.moments import Moments
+from richbook.measure.richness import d_lr_from_moments
+from richbook.measure.spectrum import utilization_from_moments
+from richbook.train.data import Data
+
+#: Recorded numbers in the order of the design; ``utilization`` is a curve of length p beside them.
+SCALARS = ("d_lr", "train_loss", "train_accuracy", "test_accuracy", "nc1", "s_init", "parameter_norm")
+#: Networks measured at once, which bounds the memory for features in float64.
+NETWORKS_AT_ONCE = 64
+
+
+def centred_targets(labels: Tensor, classes: int) -> Tensor:
+    """One-hot code less 1/C: (n,) -> (n, C). Multiplied by the target scale, these are the targets f*."""
+    return torch.nn.functional.one_hot(labels, classes).float() - 1 / classes
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Squared error summed over outputs and averaged over samples: (..., n, C) -> (...)."""
+    return (outputs - targets).square().sum(-1).mean(-1)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one network, or each of K networks, returned on the data; leading dimensions are networks.
+
+    ``initial_features`` are the features of the same training inputs before the first step.
+    """
+
+    train_features: Tensor  # (K, n, p)
+    train_outputs: Tensor  # (K, n, C)
+    test_outputs: Tensor  # (K, m, C)
+    initial_features: Tensor  # (K, n, p)
+    target_scale: Tensor  # (K,)
+    parameter_norm: Tensor  # (K,)
+
+    def record(self, data: Data) -> dict[str, Tensor]:
+        """All recorded numbers, float64, shape (K,), and ``utilization`` (K, p); nan where diverged."""
+        chunks = [
+            self._part(slice(start, start + NETWORKS_AT_ONCE))._record(data)
+            for start in range(0, len(self.train_features), NETWORKS_AT_ONCE)
+        ]
+        return {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
+
+    def _part(self, networks: slice) -> Evaluation:
+        return Evaluation(**{name: values[networks] for name, values in vars(self).items()})
+
+    def _record(self, data: Data) -> dict[str, Tensor]:
+        finite = self.train_outputs.isfinite().all(-1).all(-1) & self.train_features.isfinite().all(-1).all(-1)
+        finite &= self.test_outputs.isfinite().all(-1).all(-1)
+        features, outputs = _zero_unless(finite, self.train_features), _zero_unless(finite, self.train_outputs)
+        labels = data.train_labels.to(outputs.device)
+        targets = self.target_scale[:, None, None] * centred_targets(labels, data.classes)
+        tolerance = rank_tolerance(outputs.dtype)
+        with exact_arithmetic(features.device):
+            moments = Moments.of(features, outputs)
+            movement = Moments.of(features, self.initial_features, exact_outputs=False)
+        result = {
+            "d_lr": d_lr_from_moments(moments, tolerance, features.dtype)[0],
+            "train_loss": squared_error(outputs, targets),
+            "train_accuracy": _accuracy(outputs, labels),
+            "test_accuracy": _accuracy(self.test_outputs, data.test_labels),
+            "nc1": within_over_between(features, labels),
+            "s_init": 1 - cka_from_moments(movement, features.dtype, features.dtype),
+            "parameter_norm": self.parameter_norm,
+            "utilization": utilization_from_moments(moments, tolerance)[1],
+        }
+        return {name: _nan_unless(finite, values) for name, values in result.items()}
+
+
+def _accuracy(outputs: Tensor, labels: Tensor) -> Tensor:
+    return (outputs.argmax(-1) == labels.to(outputs.device)).double().mean(-1)
+
+
+def _zero_unless(finite: Tensor, values: Tensor) -> Tensor:
+    return torch.where(finite[:, None, None], values, 0.0)
+
+
+def _nan_unless(finite: Tensor, values: Tensor) -> Tensor:
+    values = values.double().cpu()
+    return torch.where(finite.cpu().reshape(-1, *[1] * (values.ndim - 1)), values, torch.nan)
