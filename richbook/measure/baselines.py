@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from richbook.measure.cka import cka
 from richbook.measure.errors import RichbookError
+from richbook.measure.inputs import to_float64
 
 
 def kernel_distance(features: Tensor, initial_features: Tensor) -> Tensor:
@@ -47,4 +48,4 @@ def parameter_norm(model: nn.Module) -> Tensor:
     parameters = list(model.parameters())
     if not parameters:
         raise RichbookError(f"model: expected a module with parameters, got {type(model).__name__} with none")
-    return sum(parameter.detach().double().square().sum().cpu() for parameter in parameters)
+    return sum(to_float64(parameter.detach()).square().sum().cpu() for parameter in parameters)

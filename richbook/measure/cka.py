@@ -9,7 +9,7 @@ from torch import Tensor
 
 from richbook.measure.errors import DegenerateWarning
 from richbook.measure.inputs import as_samples, check_finite, check_same_length, exact_arithmetic, to_float64
-from richbook.measure.moments import Moments, frobenius, is_constant
+from richbook.measure.moments import Moments, centre, frobenius, is_constant
 
 
 def cka(features_a: Tensor, features_b: Tensor) -> Tensor:
@@ -70,8 +70,6 @@ def _cka_of_grams(features_a: Tensor, features_b: Tensor) -> Tensor:
 
 def _gram(features: Tensor) -> tuple[Tensor, Tensor]:
     """Centred n×n kernel over n, and whether it is zero to rounding. Its trace is the summed variance."""
-    values = to_float64(features)
-    mean = values.mean(0)
-    centred = values - mean
-    gram = centred @ centred.T / len(values)
+    centred, mean = centre(to_float64(features))
+    gram = centred @ centred.T / len(centred)
     return gram, is_constant(mean, gram, features.dtype)

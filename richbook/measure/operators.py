@@ -22,6 +22,7 @@ from richbook.measure.inputs import (
     rank_tolerance,
     to_float64,
 )
+from richbook.measure.moments import centre
 from richbook.measure.span import OutputSpan, output_span
 
 #: Eigenvalues below this fraction of the largest are rounding: their eigenfunctions are undefined.
@@ -76,8 +77,7 @@ class FeatureKernel:
                 stacklevel=2,
             )
         features = to_float64(features.detach())
-        mean = features.mean(0) if centred else torch.zeros_like(features[0])
-        sample = features - mean
+        sample, mean = centre(features) if centred else (features, torch.zeros_like(features[0]))
         with exact_arithmetic(features.device):
             eigenvalues, directions = torch.linalg.eigh(sample.T @ sample / count)
         eigenvalues, directions = eigenvalues.flip(0).clamp_min(0), directions.flip(1)
@@ -161,10 +161,9 @@ class MinimumProjection:
             if not weight > 0:
                 raise RichbookError(f"{name}: expected a positive weight, got {weight!r}")
         tolerance = rank_tolerance(checked_precision(precision, outputs))
-        outputs = to_float64(outputs.detach())
-        mean = outputs.mean(0)
-        span = output_span(mean, (outputs - mean).T @ (outputs - mean) / len(outputs), tolerance)
-        basis = _orthonormal_basis(outputs - mean, span)
+        centred, mean = centre(to_float64(outputs.detach()))
+        span = output_span(mean, centred.T @ centred / len(centred), tolerance)
+        basis = _orthonormal_basis(centred, span)
         return cls(int(span.rank), float(a1), float(a2), basis)
 
     def project(self, values: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from richbook.measure.inputs import (
     to_float64,
     working_dtype,
 )
-from richbook.measure.moments import Moments, frobenius, is_constant
+from richbook.measure.moments import Moments, centre, frobenius, is_constant
 from richbook.measure.span import OutputSpan, output_span
 
 
@@ -133,8 +133,7 @@ def _whiten(outputs: Tensor, tolerance: float) -> tuple[Tensor, OutputSpan]:
     """
     outputs = to_float64(outputs)
     with torch.no_grad():
-        mean = outputs.mean(0)
-        centred = outputs - mean
+        centred, mean = centre(outputs)
         span = output_span(mean, centred.T @ centred / len(outputs), tolerance)
     return (outputs - mean) @ span.whitening, span
 
@@ -144,9 +143,8 @@ def _moments(features: Tensor, whitened: Tensor) -> Moments:
     replaced by the Gram matrix of the centred features, which has the same norm and trace."""
     if features.shape[0] >= features.shape[1]:
         return Moments.of(features, whitened.to(features.device, working_dtype(features)), exact_outputs=False)
-    features = to_float64(features)
-    feature_mean, output_mean = features.mean(0), whitened.mean(0)
-    centred, outputs = features - feature_mean, whitened - output_mean
+    centred, feature_mean = centre(to_float64(features))
+    outputs, output_mean = centre(whitened)
     return Moments(
         count=len(features),
         feature_mean=feature_mean,
@@ -161,14 +159,17 @@ def _distance(moments: Moments, span: OutputSpan, dtype: torch.dtype) -> Tensor:
     """1 − Tr(A K Aᵀ) / (‖Σ_ΦΦ‖ ‖S K‖), where K inverts the Gram matrix S + mmᵀ of g + m.
 
     S is the identity up to rounding and the mean of g is zero up to rounding; both stay in the
-    formula because they carry the gradient with respect to the outputs.
+    formula because they carry the gradient with respect to the outputs. S is inverted alone, and m is
+    put in by Sherman–Morrison: for outputs on an offset of 1e6, S would drown in mmᵀ.
     """
     covariance, cross = moments.output_covariance, moments.cross_covariance
     offset = (span.offset + moments.output_mean) * ~span.includes_constant[..., None]
-    gram = covariance + torch.diag_embed((~span.kept).to(covariance.dtype))
-    gram = gram + offset[..., :, None] * offset[..., None, :]
-    overlap = (torch.linalg.solve(gram, cross.mT) * cross.mT).sum((-2, -1))
-    projector = torch.linalg.solve(gram, covariance)  # K S
+    inverse = torch.linalg.inv(covariance + torch.diag_embed((~span.kept).to(covariance.dtype)))
+    tilt = (inverse @ offset[..., None])[..., 0]
+    shrink = 1 + (offset * tilt).sum(-1)
+    inner = inverse - tilt[..., :, None] * tilt[..., None, :] / shrink[..., None, None]  # K
+    overlap = (cross @ inner * cross).sum((-2, -1))
+    projector = inner @ covariance  # K S
     size = (projector * projector.mT).sum((-2, -1)).sqrt()
     value = 1 - (overlap / (frobenius(moments.feature_covariance) * size)).clamp(0, 1)
     return torch.where((span.centred_rank > 0) & ~_constant_features(moments, dtype), value, torch.nan)

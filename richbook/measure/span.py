@@ -76,9 +76,21 @@ def output_span(mean: Tensor, covariance: Tensor, tolerance: float) -> OutputSpa
     inverse_root = torch.where(kept, variances, 1.0).rsqrt() * kept
     # A dropped direction in which the mean is not zero is a constant function inside Ĥ.
     along = (directions.mT @ scaled_mean[..., None])[..., 0]  # (..., C)
-    constant = (along.square() * ~kept).sum(-1) > tolerance**2 * size[..., 0]
+    constant = (along.square() * ~kept).sum(-1) > _leak(along * inverse_root, inverse_root, variances, size, tolerance)
     offset = along * inverse_root * ~constant[..., None]
     return OutputSpan(mean, directions * inverse_root[..., None, :] / scale[..., :, None], kept, offset, constant)
+
+
+def _leak(offset: Tensor, inverse_root: Tensor, variances: Tensor, size: Tensor, tolerance: float) -> Tensor:
+    """Square of the mean that rounding alone can put into dropped directions, shape (...).
+
+    Beside the mean's own rounding, a dropped direction is tilted towards each kept one of variance λ: by
+    about tolerance/√λ through the outputs' rounding, by RESOLUTION²/λ through the covariance's. It
+    then sees that share of the mean along it. Zero-sum outputs on an offset need this margin.
+    """
+    by_outputs = tolerance**2 * size[..., 0] * (1 + offset.square().sum(-1))
+    by_covariance = (MOMENT_RESOLUTION**2 * variances[..., 0]) ** 2 * (offset * inverse_root).square().sum(-1)
+    return by_outputs + by_covariance
 
 
 def _power_of_two(size: Tensor) -> Tensor:

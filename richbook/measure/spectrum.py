@@ -9,8 +9,15 @@ import torch
 from torch import Tensor
 
 from richbook.measure.errors import DegenerateWarning
-from richbook.measure.inputs import as_samples, check_finite, check_same_length, exact_arithmetic, rank_tolerance
-from richbook.measure.moments import Moments
+from richbook.measure.inputs import (
+    as_samples,
+    check_finite,
+    check_same_length,
+    exact_arithmetic,
+    rank_tolerance,
+    to_float64,
+)
+from richbook.measure.moments import Moments, is_constant
 from richbook.measure.operators import EIGENVALUE_RESOLUTION
 from richbook.measure.span import output_span
 
@@ -54,7 +61,8 @@ def decompose(features: Tensor, outputs: Tensor, targets: Tensor | None = None) 
         RichbookError: shapes that do not fit, nan or infinity.
 
     Warns:
-        DegenerateWarning: n ≤ p, where the eigenfunctions describe the sample and not the network.
+        DegenerateWarning: n ≤ p, where the eigenfunctions describe the sample and not the network; or
+            constant features, outputs or targets, whose curves are nan.
 
     Example:
         >>> import torch
@@ -76,11 +84,19 @@ def decompose(features: Tensor, outputs: Tensor, targets: Tensor | None = None) 
             f"not the network; take more than {features.shape[1]} samples"
         )
         warnings.warn(message, DegenerateWarning, stacklevel=2)
-    curves = {}
+    curves, constant = {}, {}
     with exact_arithmetic(features.device):
         for name, values in named.items():
-            moments = Moments.of(features.detach().double(), values.detach().to(features.device))
+            moments = Moments.of(to_float64(features.detach()), values.detach().to(features.device))
             eigenvalues, curves[name] = utilization_from_moments(moments, rank_tolerance(values.dtype))
+            if bool(is_constant(moments.feature_mean, moments.feature_covariance, features.dtype)):
+                eigenvalues, curves[name] = torch.zeros_like(eigenvalues), torch.full_like(curves[name], torch.nan)
+                constant["features"] = True
+            elif bool(curves[name].isnan().any()):
+                constant[name] = True
+    for name in constant:
+        message = f"{name}: constant over the samples, so the share of each direction is 0/0: returning nan"
+        warnings.warn(message, DegenerateWarning, stacklevel=2)
     return Decomposition(eigenvalues, eigenvalues / eigenvalues[0], curves["outputs"], curves.get("targets"))
 
 

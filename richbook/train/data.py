@@ -24,6 +24,7 @@ from richbook.measure import RichbookError
 #: Of the 1 797 digits, this many train; the others test. The split is the same everywhere.
 DIGITS_TRAIN = 1000
 OPENML_NAMES = {"mnist": "mnist_784", "fashion-mnist": "Fashion-MNIST"}
+DATA_NAMES = ("digits", *OPENML_NAMES)
 #: IDX type code of unsigned bytes; the other codes do not occur in these data sets.
 UNSIGNED_BYTE = 0x08
 
@@ -65,10 +66,10 @@ def load_data(name: str = "digits") -> Data:
     """
     if name == "digits":
         return _digits()
-    if name in OPENML_NAMES:
+    if name in DATA_NAMES:
         folder = os.environ.get("RICHBOOK_DATA")
         return _from_idx(name, Path(folder).expanduser() / name) if folder else _from_openml(name)
-    raise RichbookError(f"name: expected one of digits, {', '.join(OPENML_NAMES)}, got {name!r}")
+    raise RichbookError(f"name: expected one of {', '.join(DATA_NAMES)}, got {name!r}")
 
 
 @functools.cache

@@ -1,11 +1,11 @@
 """Many networks of one shape as one batch of matrices, trained together.
 
 A small network leaves a processor idle between its many tiny products. Stacking K networks turns
-each layer's K products into one batched product, and all their parameters into rows of one (K, P) matrix
-that one kernel updates. The gradients are written out by hand: for a layer h' = σ(h W + b) with
-δ' = ∂loss/∂(h W + b),
+each layer's K products into one batched product, and each update into one for all. A value is held as a
+column for each sample, (K, units, n), which is the layout in which narrow layers multiply fastest. The
+gradients are written out by hand: for a layer h' = σ(W h + b) with δ' = ∂loss/∂(W h + b),
 
-    ∂loss/∂W = hᵀ δ',   ∂loss/∂b = Σ_samples δ',   δ = (δ' Wᵀ) ⊙ σ'(h).
+    ∂loss/∂W = δ' hᵀ,   ∂loss/∂b = Σ_samples δ',   δ = (Wᵀ δ') ⊙ σ'(h).
 """
 
 from __future__ import annotations
@@ -13,8 +13,33 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from richbook.train.models import ACTIVATION_FUNCTIONS, initial_weights, layer_sizes
+from richbook.measure.inputs import to_float64
+from richbook.train.models import initial_weights
 from richbook.train.settings import TrainingSettings
+
+#: σ in place: each is applied to a product that nothing else holds.
+ACTIVATE = {"relu": torch.relu_, "tanh": torch.tanh_, "linear": lambda values: values}
+#: (δ, σ(z)) -> δ ⊙ σ'(z), by the kernels of autograd: a boolean mask takes ten times as long.
+BACKWARD = {
+    "relu": lambda delta, activated: torch.ops.aten.threshold_backward(delta, activated, 0),
+    "tanh": torch.ops.aten.tanh_backward,
+    "linear": lambda delta, activated: delta,
+}
+
+#: Bytes of the largest array of one step on a processor, per thread: what its nearest caches hold.
+CACHED = 512 * 1024
+
+
+def networks_at_once(settings: TrainingSettings, inputs: int, device: torch.device) -> int:
+    """How many networks to train as one ensemble.
+
+    A processor is fastest while one step stays in its caches. Another device gets them all.
+    """
+    if device.type != "cpu":
+        return 2**31
+    widest = max(inputs, settings.width)
+    largest = 4 * widest * max(settings.batch_size, settings.width)
+    return max(1, CACHED * torch.get_num_threads() // largest)
 
 
 class Ensemble:
@@ -24,83 +49,83 @@ class Ensemble:
         settings: one per network; they agree in everything but those four.
         inputs, outputs: d and C.
         device: where to hold and train them.
+
+    Attributes:
+        weights: of each layer, the head last, (K, out, in).
+        biases: of each layer, (K, out, 1).
     """
 
-    def __init__(self, settings: list[TrainingSettings], inputs: int, outputs: int, device: torch.device) -> None:
+    def __init__(
+        self, settings: list[TrainingSettings], inputs: int, outputs: int, device: torch.device
+    ) -> None:
         self.shape = settings[0]
-        self.sizes = layer_sizes(inputs, outputs, self.shape)
-        drawn = {s.seed: initial_weights(inputs, outputs, s) for s in {s.seed: s for s in settings}.values()}
-        rows = {seed: _flatten(weights) for seed, weights in drawn.items()}
-        self.parameters = torch.stack([rows[s.seed] for s in settings]).to(device)  # (K, P)
-        self.velocity = torch.zeros_like(self.parameters)
-        self.weights, self.biases = _views(self.parameters, self.sizes)
-        self.weight_velocities, self.bias_velocities = _views(self.velocity, self.sizes)
-        self.weight_decay = torch.tensor([[s.weight_decay] for s in settings], device=device)  # (K, 1)
-        self.step_size = torch.tensor([[s.learning_rate] for s in settings], device=device)
-        self.activation = ACTIVATION_FUNCTIONS[self.shape.activation]
+        drawn = {
+            seed: initial_weights(inputs, outputs, self.shape.replace(seed=seed))
+            for seed in {s.seed for s in settings}
+        }
+        layers = zip(*(drawn[s.seed] for s in settings), strict=True)
+        self.weights = [torch.stack(layer).to(device) for layer in layers]
+        self.biases = [torch.zeros_like(weight[..., :1]) for weight in self.weights]
+        self.weight_velocities = [torch.zeros_like(weight) for weight in self.weights]
+        self.bias_velocities = [torch.zeros_like(bias) for bias in self.biases]
+        self.weight_decay = _one_each([s.weight_decay for s in settings], device)
+        self.learning_rate = _one_each([s.learning_rate for s in settings], device)
+        self.activate = ACTIVATE[self.shape.activation]
+        self.backward = BACKWARD[self.shape.activation]
 
     def features(self, inputs: Tensor) -> Tensor:
         """Φ of every network: inputs (n, d) or (K, n, d) -> (K, n, width)."""
-        return self._hidden(inputs)[-1]
+        return self._hidden(inputs)[-1].mT
 
     def head(self, features: Tensor) -> Tensor:
         """f̂ of every network from its features: (K, n, width) -> (K, n, C)."""
-        return torch.baddbmm(self.biases[-1], features, self.weights[-1])
+        return self._layer(-1, features.mT).mT
 
     def descend(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """One step on a batch for each network, (K, B, d) and (K, B, C). Returns the losses before it, (K,).
+        """One step on a batch for each network, (K, B, d) and (K, B, C). Returns the losses before
+        it, (K,).
 
-        The velocity becomes momentum · velocity + gradient + decay · parameters, and the parameters lose
-        learning rate · velocity, as in ``torch.optim.SGD``.
+        The velocity becomes momentum · velocity + gradient + decay · parameters, and the parameters
+        lose learning rate · velocity, as in ``torch.optim.SGD``.
         """
+        samples = inputs.shape[-2]
         hidden = self._hidden(inputs)
-        residual = self.head(hidden[-1]) - targets  # (K, B, C)
-        losses = residual.square().sum((-2, -1)) / residual.shape[1]
-        delta = residual * (2 / residual.shape[1])
-        self.velocity.mul_(self.shape.momentum).addcmul_(self.parameters, self.weight_decay)
-        for layer in reversed(range(len(self.sizes))):
-            below = hidden[layer]
-            self.weight_velocities[layer].baddbmm_(below.mT, delta)
-            self.bias_velocities[layer].add_(delta.sum(1, keepdim=True))
-            if layer:
-                delta = self._backward_activation(torch.bmm(delta, self.weights[layer].mT), below)
-        self.parameters.addcmul_(self.velocity, self.step_size, value=-1)
+        residual = self._layer(-1, hidden[-1]) - targets.mT  # (K, C, B)
+        losses = residual.square().sum((-2, -1)) / samples
+        delta = residual * (2 / samples)
+        for layer in reversed(range(len(self.weights))):
+            below, delta_below = hidden[layer], None
+            if layer:  # through the weights as they are before the update
+                delta_below = self.backward(torch.bmm(self.weights[layer].mT, delta), below)
+            self._update(layer, delta, below)
+            delta = delta_below
         return losses
 
     def parameter_norms(self) -> Tensor:
-        """‖θ‖² of every network, shape (K,)."""
-        return self.parameters.square().sum(1)
+        """‖θ‖² of every network in float64, shape (K,)."""
+        return sum(to_float64(v).square().sum((1, 2)) for v in (*self.weights, *self.biases))
 
     def _hidden(self, inputs: Tensor) -> list[Tensor]:
-        """The inputs and every hidden layer's activations, each (K, n, ·)."""
-        values = [inputs.expand(len(self.parameters), -1, -1)]
-        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            values.append(self.activation(torch.baddbmm(bias, values[-1], weight)))
+        """The inputs and every hidden layer's activations, each (K, ·, n)."""
+        values = [inputs.mT.expand(len(self.weights[0]), -1, -1)]
+        for layer in range(len(self.weights) - 1):
+            values.append(self.activate(self._layer(layer, values[-1])))
         return values
 
-    def _backward_activation(self, delta: Tensor, activated: Tensor) -> Tensor:
-        """delta ⊙ σ'(·), written through the activated values; overwrites delta."""
-        if self.shape.activation == "relu":
-            return delta.mul_(activated > 0)
-        if self.shape.activation == "tanh":
-            return delta.addcmul_(delta, activated.square(), value=-1)
-        return delta
+    def _layer(self, layer: int, values: Tensor) -> Tensor:
+        return torch.baddbmm(self.biases[layer], self.weights[layer], values)
+
+    def _update(self, layer: int, delta: Tensor, below: Tensor) -> None:
+        weight, velocity = self.weights[layer], self.weight_velocities[layer]
+        velocity.baddbmm_(delta, below.mT, beta=self.shape.momentum)
+        velocity.addcmul_(weight, self.weight_decay)
+        weight.addcmul_(velocity, self.learning_rate, value=-1)
+        bias, velocity = self.biases[layer], self.bias_velocities[layer]
+        velocity.mul_(self.shape.momentum).add_(delta.sum(-1, keepdim=True))
+        velocity.addcmul_(bias, self.weight_decay)
+        bias.addcmul_(velocity, self.learning_rate, value=-1)
 
 
-def _flatten(weights: list[Tensor]) -> Tensor:
-    """One network's parameters as a row: for each layer its weight (in, out), then its bias, zero."""
-    parts = []
-    for weight in weights:
-        parts += [weight.T.reshape(-1), torch.zeros(len(weight))]
-    return torch.cat(parts)
-
-
-def _views(flat: Tensor, sizes: list[tuple[int, int]]) -> tuple[list[Tensor], list[Tensor]]:
-    """Views of (K, P) as weights (K, in, out) and biases (K, 1, out)."""
-    weights, biases, start = [], [], 0
-    for fan_in, fan_out in sizes:
-        middle, stop = start + fan_in * fan_out, start + fan_in * fan_out + fan_out
-        weights.append(flat[:, start:middle].unflatten(1, (fan_in, fan_out)))
-        biases.append(flat[:, None, middle:stop])
-        start = stop
-    return weights, biases
+def _one_each(values: list[float], device: torch.device) -> Tensor:
+    """One number a network, shaped to multiply its parameters: (K, 1, 1)."""
+    return torch.tensor(values, device=device)[:, None, None]

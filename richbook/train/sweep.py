@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -13,10 +13,17 @@ from tqdm.auto import tqdm
 
 from richbook.measure import RichbookError
 from richbook.train.data import load_data
-from richbook.train.ensemble import Ensemble
+from richbook.train.ensemble import Ensemble, networks_at_once
 from richbook.train.provenance import attributes, how_made
 from richbook.train.recording import SCALARS, Evaluation, centred_targets
-from richbook.train.settings import TrainingSettings, checked_steps, settings_from
+from richbook.train.settings import (
+    TrainingSettings,
+    as_list,
+    checked_steps,
+    is_number,
+    is_whole,
+    settings_from,
+)
 from richbook.train.single import batches, default_device
 
 #: The axes of a sweep, in order; ``step`` follows them.
@@ -65,20 +72,22 @@ def sweep(
         {'weight_decay': 1, 'target_scale': 2, 'learning_rate': 1, 'seed': 2, 'step': 1, 'k': 64}
     """
     fixed = _fixed_settings(settings, changes)
-    seeds = range(seeds) if isinstance(seeds, int) else seeds
     grid = {
-        name: _axis(name, values)
-        for name, values in zip(AXES, (weight_decay, target_scale, learning_rate, seeds), strict=True)
+        "weight_decay": _axis("weight_decay", weight_decay),
+        "target_scale": _axis("target_scale", target_scale),
+        "learning_rate": _axis("learning_rate", learning_rate),
+        "seed": _seed_axis(seeds),
     }
     cells = [
-        fixed.replace(**dict(zip(AXES, values, strict=True))) for values in itertools.product(*grid.values())
+        fixed.replace(**dict(zip(AXES, values, strict=True)))
+        for values in itertools.product(*grid.values())
     ]
     steps = checked_steps(record_at, fixed.steps)
-    run = _GridRun(cells, torch.device(device) if device is not None else default_device())
+    device = torch.device(device) if device is not None else default_device()
     started = time.perf_counter()
-    records = run.records(steps, progress)
-    made = how_made(time.perf_counter() - started, run.device.type, torch.get_num_threads())
-    return _to_dataset(grid, steps, records, run.diverged_at, attributes(fixed) | made)
+    records, diverged_at = _train_all(cells, steps, device, progress)
+    made = how_made(time.perf_counter() - started, device.type, torch.get_num_threads())
+    return _to_dataset(grid, steps, records, diverged_at, attributes(fixed) | made)
 
 
 def _fixed_settings(settings: TrainingSettings | None, changes: dict) -> TrainingSettings:
@@ -88,62 +97,93 @@ def _fixed_settings(settings: TrainingSettings | None, changes: dict) -> Trainin
     return settings_from(settings, changes)
 
 
-def _axis(name: str, values: float | Sequence[float]) -> list:
-    kind = int if name == "seed" else float
-    values = [values] if np.ndim(values) == 0 else list(values)
-    if not values:
-        raise RichbookError(f"{name}: expected at least one value, got none")
+def _axis(name: str, values: float | Sequence[float]) -> list[float]:
+    values = as_list(values)
+    if not values or not all(is_number(value) for value in values):
+        raise RichbookError(f"{name}: expected a number or a list of some, got {values}")
+    return _distinct(name, [float(value) for value in values])
+
+
+def _seed_axis(seeds: int | Sequence[int]) -> list[int]:
+    values = as_list(range(seeds) if is_whole(seeds) else seeds)
+    if not values or not all(is_whole(value) for value in values):
+        raise RichbookError(f"seeds: expected how many, or a list of whole numbers, got {seeds!r}")
+    return _distinct("seeds", [int(value) for value in values])
+
+
+def _distinct(name: str, values: list) -> list:
     if len(set(values)) < len(values):
         raise RichbookError(f"{name}: expected distinct values, got {values}")
-    try:
-        return [kind(value) for value in values]
-    except (TypeError, ValueError) as error:
-        raise RichbookError(f"{name}: expected numbers, got {values}") from error
+    return values
 
 
-class _GridRun:
+def _train_all(
+    cells: list[TrainingSettings], steps: list[int], device: torch.device, progress: bool
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Records (K, steps, …) and the steps of divergence (K,) of all cells, a group at a time."""
+    size = networks_at_once(cells[0], load_data(cells[0].data).train_inputs.shape[1], device)
+    groups = [cells[start : start + size] for start in range(0, len(cells), size)]
+    records, diverged_at = [], []
+    total = len(groups) * cells[0].steps
+    with tqdm(total=total, disable=not progress, desc=f"{len(cells)} networks", leave=False) as bar:
+        for group in groups:
+            run = _GroupRun(group, device)
+            records.append(run.records(steps, bar.update))
+            diverged_at.append(run.diverged_at.cpu().numpy())
+    names = records[0]
+    joined = {name: np.concatenate([record[name] for record in records]) for name in names}
+    return joined, np.concatenate(diverged_at)
+
+
+class _GroupRun:
     """An ensemble in training, and when each of its networks diverged (-1: it did not)."""
 
     def __init__(self, cells: list[TrainingSettings], device: torch.device) -> None:
         self.cells, self.device, self.data = cells, device, load_data(cells[0].data)
-        self.train_inputs, self.test_inputs = self.data.train_inputs.to(device), self.data.test_inputs.to(device)
+        self.train_inputs = self.data.train_inputs.to(device)
+        self.test_inputs = self.data.test_inputs.to(device)
         self.targets = centred_targets(self.data.train_labels, self.data.classes).to(device)
         self.scale = torch.tensor([cell.target_scale for cell in cells], device=device)
         self.ensemble = Ensemble(cells, self.train_inputs.shape[1], self.data.classes, device)
         self.diverged_at = torch.full((len(cells),), -1, dtype=torch.int32, device=device)
         self.seeds = sorted({cell.seed for cell in cells})
-        self.seed_row = torch.tensor([self.seeds.index(cell.seed) for cell in cells], device=device)
-        self.initial_features = self._initial_features()
+        rows = [self.seeds.index(cell.seed) for cell in cells]
+        self.seed_row = torch.tensor(rows, device=device)
+        # networks of the same seed share Φ_0
+        first = [rows.index(row) for row in range(len(self.seeds))]
+        self.initial_features = self.ensemble.features(self.train_inputs)[first]
 
     @torch.no_grad()
-    def records(self, steps: list[int], progress: bool) -> list[dict]:
+    def records(self, steps: list[int], advance: Callable[[int], object]) -> dict[str, np.ndarray]:
+        """Train to the end; ``advance`` hears of every step. Arrays (K, steps, …)."""
         records, wanted = [], set(steps)
         if 0 in wanted:
             records.append(self._record())
-        streams = [batches(self.cells[0].replace(seed=seed), len(self.train_inputs)) for seed in self.seeds]
-        total = self.cells[0].steps
-        for step in tqdm(range(1, total + 1), disable=not progress, desc=f"{len(self.cells)} networks", leave=False):
-            index = torch.stack([next(stream) for stream in streams]).to(self.device)  # (seeds, B)
-            targets = self.targets[index][self.seed_row] * self.scale[:, None, None]
-            losses = self.ensemble.descend(self.train_inputs[index][self.seed_row], targets)
-            newly = ~losses.isfinite() & (self.diverged_at < 0)
-            self.diverged_at.masked_fill_(newly, step)
+        samples, total = len(self.train_inputs), self.cells[0].steps
+        streams = [batches(self.cells[0].replace(seed=seed), samples) for seed in self.seeds]
+        for step in range(1, total + 1):
+            self._descend(step, torch.stack([next(stream) for stream in streams]).to(self.device))
             if step in wanted:
                 records.append(self._record())
-        return records
+            advance(1)
+        return {
+            name: np.stack([record[name].numpy() for record in records], axis=1).astype(np.float32)
+            for name in records[0]
+        }
 
-    def _initial_features(self) -> torch.Tensor:
-        """Φ_0 of one network a seed; networks of the same seed share it, so it is stored once."""
-        first = [int((self.seed_row == row).nonzero()[0]) for row in range(len(self.seeds))]
-        return self.ensemble.features(self.train_inputs)[first]
+    def _descend(self, step: int, index: torch.Tensor) -> None:
+        """One step on the batch of each seed: index (seeds, B)."""
+        inputs = self.train_inputs[index].index_select(0, self.seed_row)  # (K, B, d)
+        targets = self.targets[index].index_select(0, self.seed_row)  # (K, B, C)
+        losses = self.ensemble.descend(inputs, targets * self.scale[:, None, None])
+        self.diverged_at.masked_fill_(~losses.isfinite() & (self.diverged_at < 0), step)
 
-    def _record(self) -> dict:
+    def _record(self) -> dict[str, torch.Tensor]:
         features = self.ensemble.features(self.train_inputs)
         outputs = self.ensemble.head(features)
-        outputs[self.diverged_at >= 0] = torch.nan
         evaluation = Evaluation(
             train_features=features,
-            train_outputs=outputs,
+            train_outputs=outputs.masked_fill((self.diverged_at >= 0)[:, None, None], torch.nan),
             test_outputs=self.ensemble.head(self.ensemble.features(self.test_inputs)),
             initial_features=self.initial_features[self.seed_row],
             target_scale=self.scale,
@@ -152,14 +192,15 @@ class _GridRun:
         return evaluation.record(self.data)
 
 
-def _to_dataset(grid: dict, steps: list[int], records: list[dict], diverged_at: torch.Tensor, attrs: dict) -> xr.Dataset:
+def _to_dataset(
+    grid: dict, steps: list[int], records: dict, diverged_at: np.ndarray, attrs: dict
+) -> xr.Dataset:
     shape = tuple(len(values) for values in grid.values())
     variables = {}
     for name in (*SCALARS, "utilization"):
-        values = np.stack([record[name].numpy() for record in records], axis=1).astype(np.float32)  # (K, steps, …)
         dims = (*AXES, "step", "k") if name == "utilization" else (*AXES, "step")
-        variables[name] = (dims, values.reshape(*shape, *values.shape[1:]))
-    variables["diverged_at"] = (AXES, diverged_at.cpu().numpy().reshape(shape))
+        variables[name] = (dims, records[name].reshape(*shape, *records[name].shape[1:]))
+    variables["diverged_at"] = (AXES, diverged_at.reshape(shape))
     width = variables["utilization"][1].shape[-1]
     coordinates = grid | {"step": steps, "k": np.arange(1, width + 1)}
     return xr.Dataset(variables, coordinates, attrs=attrs)

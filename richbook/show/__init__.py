@@ -1,0 +1,28 @@
+"""Pictures of what the other rooms measured: plots, sliders over a sweep, sliders that train."""
+
+from richbook.show.curves import plot_comparison, plot_history, plot_sweep_lines
+from richbook.show.explorer import Explorer, explore
+from richbook.show.live import LiveTraining, train_live
+from richbook.show.live_run import LiveRun
+from richbook.show.maps import plot_kernel, plot_sweep_map
+from richbook.show.spectra import plot_eigenfunctions, plot_spectrum, plot_utilization
+from richbook.show.style import COLORS, book_style, use_style
+
+__all__ = [
+    "COLORS",
+    "Explorer",
+    "LiveRun",
+    "LiveTraining",
+    "book_style",
+    "explore",
+    "plot_comparison",
+    "plot_eigenfunctions",
+    "plot_history",
+    "plot_kernel",
+    "plot_spectrum",
+    "plot_sweep_lines",
+    "plot_sweep_map",
+    "plot_utilization",
+    "train_live",
+    "use_style",
+]

@@ -1,0 +1,74 @@
+"""Public names are documented, and the examples in the documentation run."""
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+
+import richbook
+
+SKIPPED = {"richbook.__main__"}  # importing it runs the command
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+MODULES = sorted(
+    {"richbook"}
+    | {found.name for found in pkgutil.walk_packages(richbook.__path__, "richbook.")} - SKIPPED
+)
+PUBLIC = sorted(
+    name
+    for name, value in vars(richbook).items()
+    if not name.startswith("_") and not inspect.ismodule(value) and callable(value)
+)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_of_module_run(name):
+    module = importlib.import_module(name)
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    runner = doctest.DocTestRunner(optionflags=FLAGS)
+    said: list[str] = []
+    for test in finder.find(module, name):
+        runner.run(test, out=said.append)
+    assert runner.failures == 0, "".join(said)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_module_documents_its_public_parts(name):
+    module = importlib.import_module(name)
+    assert module.__doc__, f"{name} does not say what it is for"
+    bare = []
+    for attribute, value in vars(module).items():
+        if attribute.startswith("_") or getattr(value, "__module__", None) != name:
+            continue
+        if not (inspect.isfunction(value) or inspect.isclass(value)):
+            continue
+        if not own_documentation(value):
+            bare.append(attribute)
+        if inspect.isclass(value):
+            bare += [
+                f"{attribute}.{part}"
+                for part, member in vars(value).items()
+                if not part.startswith("_")
+                and (inspect.isfunction(member) or isinstance(member, (property, classmethod)))
+                and not getattr(getattr(member, "__func__", member), "__doc__", None)
+            ]
+    assert bare == []
+
+
+def own_documentation(value) -> str:
+    """The docstring that was written, not the signature that a dataclass makes up."""
+    text = vars(value).get("__doc__") or "" if inspect.isclass(value) else value.__doc__ or ""
+    return "" if text.startswith(f"{value.__name__}(") else text
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_name_has_a_runnable_example(name):
+    value = getattr(richbook, name)
+    if inspect.isclass(value) and issubclass(value, Exception):
+        assert own_documentation(value)
+        return
+    texts = [own_documentation(value)]
+    if inspect.isclass(value):
+        texts += [getattr(member, "__doc__", "") or "" for member in vars(value).values()]
+    assert any(">>>" in text for text in texts), f"richbook.{name} shows no example"
