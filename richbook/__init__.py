@@ -3,4 +3,5 @@
 from richbook.course import Verdict, check
 from richbook.experiments import *  # noqa: F403
 from richbook.measure import *  # noqa: F403
+from richbook.show import *  # noqa: F403
 from richbook.train import *  # noqa: F403

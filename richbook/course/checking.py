@@ -173,7 +173,7 @@ def require(holds: bool | Tensor, message: str) -> None:
 def as_tensor(value: object, what: str, shape: tuple[int, ...] | None = None) -> Tensor:
     """The answer's value in float64, checked to be numbers, finite, and of the shape expected."""
     try:
-        tensor = torch.as_tensor(value).detach().to(torch.float64)
+        tensor = torch.as_tensor(value, dtype=torch.float64).detach()  # a Python float keeps its digits
     except (TypeError, ValueError, RuntimeError):
         raise Wrong(f"expected {what} as a tensor, got {type(value).__name__}") from None
     if shape is not None and tuple(tensor.shape) != shape:

@@ -100,8 +100,8 @@ def settle(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
     """Replace what execution draws at random, and drop what only takes room.
 
     Widgets are numbered in the order of their making, in place of random identifiers. Pictures keep
-    256 colours, which for plots is as good as all and takes a third of the room. Settings of a
-    widget's layout that are not set go: they are what a page assumes.
+    256 colours: for a plot the eye sees no difference, and it takes a third of the room. What is
+    unset in a widget's layout goes: a page assumes it.
 
     Example:
         >>> empty = nbformat.v4.new_notebook()
@@ -140,7 +140,9 @@ def thin(encoded: str) -> str:
     with Image.open(io.BytesIO(raw)) as picture:
         if picture.mode == "RGBA" and picture.getextrema()[3] != (255, 255):
             return encoded  # see-through pictures would lose what makes them so
-        flat = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        flat = picture.convert("RGB").quantize(
+            256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+        )
         thinner = io.BytesIO()
         flat.save(thinner, "png", optimize=True, dpi=picture.info.get("dpi"))
     return min(encoded, base64.b64encode(thinner.getvalue()).decode(), key=len)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import torch
 import xarray as xr
 
@@ -21,12 +22,22 @@ GRID = {
     "seeds": 3,
 }
 RECORDED = Path(__file__).parent / "recorded"
-#: Stored precision: two bytes a number. The curves lie in [0, 1]; the scalars keep 12 significant bits.
-CURVE_ENCODING = {"dtype": "uint16", "scale_factor": 1 / 65000, "_FillValue": 65535, "zlib": True, "complevel": 9, "shuffle": True}
+#: Two bytes a number for the curves, which lie in [0, 1].
+CURVE_ENCODING = {
+    "dtype": "uint16",
+    "scale_factor": 1 / 65000,
+    "_FillValue": 65535,
+    "zlib": True,
+    "complevel": 9,
+    "shuffle": True,
+}
+#: Bits of mantissa kept of a scalar: a relative error of at most 2⁻¹³.
 SCALAR_BITS = 12
 
 
-def record_sweep(path: str | Path, progress: bool = True, device: torch.device | str | None = None) -> xr.Dataset:
+def record_sweep(
+    path: str | Path, progress: bool = True, device: torch.device | str | None = None
+) -> xr.Dataset:
     """Train the default sweep and write it to ``path`` as netCDF, whole or not at all.
 
     Raises:
@@ -41,22 +52,25 @@ def record_sweep(path: str | Path, progress: bool = True, device: torch.device |
 
 
 def load_sweep(name: str = "digits") -> xr.Dataset:
-    """Load a recorded sweep: an ``xarray.Dataset`` as ``sweep`` returns, with how it was made in ``.attrs``.
+    """Load a recorded sweep: a dataset as ``sweep`` returns, with how it was made in ``.attrs``.
 
     Raises:
         RichbookError: no sweep of that name.
 
     Example:
         >>> recorded = load_sweep()
-        >>> [recorded.sizes[axis] for axis in ("weight_decay", "target_scale", "learning_rate", "seed")]
-        [6, 6, 5, 3]
+        >>> list(recorded.d_lr.sizes.items())[:4]
+        [('weight_decay', 6), ('target_scale', 6), ('learning_rate', 5), ('seed', 3)]
     """
     path = RECORDED / f"{name}_sweep.nc"
     if not path.is_file():
-        names = ", ".join(sorted(file.stem.removesuffix("_sweep") for file in RECORDED.glob("*_sweep.nc")))
+        names = ", ".join(
+            sorted(file.stem.removesuffix("_sweep") for file in RECORDED.glob("*_sweep.nc"))
+        )
         raise RichbookError(f"name: expected one of {names or '(none recorded)'}, got {name!r}")
     with xr.open_dataset(path, engine="h5netcdf") as stored:
-        return stored.load()
+        recorded = stored.load()
+    return recorded.assign(utilization=recorded.utilization.astype(np.float32))
 
 
 def save(result: xr.Dataset, path: Path) -> None:
@@ -75,11 +89,11 @@ def save(result: xr.Dataset, path: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _rounded(values):
+def _rounded(values: np.ndarray) -> np.ndarray:
     """Round float32 to ``SCALAR_BITS`` bits of mantissa, so that the rest compresses away."""
-    import numpy as np
-
     drop = 23 - SCALAR_BITS
     bits = values.astype(np.float32).view(np.uint32)
-    rounded = ((bits + np.uint32(1 << (drop - 1))) & np.uint32(0xFFFFFFFF ^ ((1 << drop) - 1))).view(np.float32)
+    rounded = (
+        (bits + np.uint32(1 << (drop - 1))) & np.uint32(0xFFFFFFFF ^ ((1 << drop) - 1))
+    ).view(np.float32)
     return np.where(np.isfinite(values), rounded, values)

@@ -108,6 +108,7 @@ class FeatureKernel:
         vector = torch.as_tensor(values).ndim == 1
         values = as_samples(values, "values", single_column=True)
         check_same_length(values=values, sample=self._sample)
+        check_finite(values, "values")
         moment = self._sample.T @ to_float64(values) / len(self._sample)  # (p, m) = E[Φ f]
         result = (self._sample if features is None else self._centred(features)) @ moment
         return result[:, 0] if vector else result
@@ -179,6 +180,7 @@ class MinimumProjection:
         vector = torch.as_tensor(values).ndim == 1
         columns = as_samples(values, "values", single_column=True)
         check_same_length(values=columns, outputs=self._basis)
+        check_finite(columns, "values")
         result = operator(to_float64(columns))
         return result[:, 0] if vector else result
 
@@ -187,7 +189,7 @@ def _orthonormal_basis(centred: Tensor, span: OutputSpan) -> Tensor:
     """Functions that are orthonormal under E_x and span Ĥ, as columns (n, rank)."""
     whitened = centred @ span.whitening[:, span.kept]
     if bool(span.includes_constant):
-        return torch.cat([torch.ones_like(whitened[:, :1]), whitened], dim=1)
+        return torch.cat([torch.ones_like(centred[:, :1]), whitened], dim=1)
     functions = whitened + span.offset[span.kept]  # their Gram matrix is I + mmᵀ
     left, _, right = torch.linalg.svd(functions, full_matrices=False)
     return left @ right * len(functions) ** 0.5

@@ -187,9 +187,9 @@ def _warn_if_degenerate(features: Tensor, moments: Moments, span: OutputSpan) ->
             f"outputs span every function on these {count} samples (rank {rank}): D_LR says nothing about "
             "low rank; measure more samples than outputs"
         )
-    elif rank >= width:
+    elif rank >= (alive := _varying_features(moments, width)):
         message = (
-            f"outputs span all {width} feature directions (rank {rank}): D_LR only measures how isotropic the "
+            f"outputs span all {alive} feature directions (rank {rank}): D_LR only measures how isotropic the "
             "features are"
         )
     if message:
@@ -198,3 +198,9 @@ def _warn_if_degenerate(features: Tensor, moments: Moments, span: OutputSpan) ->
 
 def _constant_features(moments: Moments, dtype: torch.dtype) -> Tensor:
     return is_constant(moments.feature_mean, moments.feature_scatter / moments.count, dtype)
+
+
+def _varying_features(moments: Moments, width: int) -> int:
+    """Features that vary at all over the samples (dead units do not), where Σ_ΦΦ tells; else all of them."""
+    variances = moments.feature_scatter.diagonal(dim1=-2, dim2=-1)
+    return int((variances > 0).sum()) if len(variances) == width else width

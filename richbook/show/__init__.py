@@ -1,11 +1,13 @@
 """Pictures of what the other rooms measured: plots, sliders over a sweep, sliders that train."""
 
 from richbook.show.curves import plot_comparison, plot_history, plot_sweep_lines
+from richbook.show.eigenfunctions import plot_eigenfunctions
 from richbook.show.explorer import Explorer, explore
+from richbook.show.flipbook import flip_book
 from richbook.show.live import LiveTraining, train_live
 from richbook.show.live_run import LiveRun
 from richbook.show.maps import plot_kernel, plot_sweep_map
-from richbook.show.spectra import plot_eigenfunctions, plot_spectrum, plot_utilization
+from richbook.show.spectra import plot_spectrum, plot_utilization
 from richbook.show.style import COLORS, book_style, use_style
 
 __all__ = [
@@ -15,6 +17,7 @@ __all__ = [
     "LiveTraining",
     "book_style",
     "explore",
+    "flip_book",
     "plot_comparison",
     "plot_eigenfunctions",
     "plot_history",

@@ -10,6 +10,7 @@ from richbook.measure.errors import RichbookError
 from richbook.show.selection import short_value
 from richbook.show.style import COLORS, book_style
 
+
 def get_axes(ax, rows: int = 1, columns: int = 1, size: tuple[float, float] | None = None):
     """Return the Axes to draw on: the caller's own, or those of a new figure of the book's look.
 

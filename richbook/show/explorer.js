@@ -8,6 +8,7 @@ const VIRIDIS = ["440154", "472d7b", "3b528b", "2c728e", "21918c", "28ae80", "5e
 
 // The colour at a fraction of the rich-lazy axis: 0 is rich and dark, 1 is the isotropic floor.
 function shade(fraction) {
+  if (!Number.isFinite(fraction)) return [153, 153, 153];
   const place = Math.min(Math.max(fraction, 0), 1) * (VIRIDIS.length - 1);
   const low = Math.min(Math.floor(place), VIRIDIS.length - 2);
   return VIRIDIS[low].map((c, i) => Math.round(c + (place - low) * (VIRIDIS[low + 1][i] - c)));
@@ -228,7 +229,7 @@ function render({ model, el }) {
     readout.style.minHeight = width < 760 ? "2.8em" : "1.4em";  // room to wrap, so nothing jumps
     readout.textContent = sweep.readouts[cell];
     const final = sweep.d_lr[(cell * sweep.steps.length + sweep.steps.length - 1) * 3];
-    el.style.setProperty("--rb-shade", Number.isFinite(final) ? `rgb(${shade(final / (sweep.floor ?? 1))})` : "#999");
+    el.style.setProperty("--rb-shade", `rgb(${shade(final / (sweep.floor ?? 1))})`);
     note.textContent = `Lines are means over ${sweep.seeds} seed${sweep.seeds > 1 ? "s" : ""}, bands their range. ` +
       `Grey: the other values of ${sweep.axes[moved].words}. Click a cell of the map to go there` +
       (sweep.diverged.some((count) => count) ? "; hatched: a seed diverged." : ".");

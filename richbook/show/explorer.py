@@ -45,6 +45,11 @@ class Explorer(widgets.VBox):
         sweep: the data it draws.
         sliders: one for each hyperparameter, by name.
         view: the drawing.
+
+    Example:
+        >>> from richbook.experiments import load_sweep
+        >>> Explorer(load_sweep("digits")).cell["d_lr"].dims
+        ('seed', 'step')
     """
 
     def __init__(self, sweep: xr.Dataset, start: Mapping[str, float] | None = None):

@@ -10,7 +10,13 @@ import numpy as np
 
 from richbook.measure.errors import RichbookError
 from richbook.show.live_picture import LivePicture
-from richbook.show.live_run import LiveRun, dense_steps, final_words, isotropic_floor, progress_words
+from richbook.show.live_run import (
+    LiveRun,
+    dense_steps,
+    final_words,
+    isotropic_floor,
+    progress_words,
+)
 from richbook.show.selection import HYPERPARAMETERS, WORDS, short_value
 from richbook.show.worker import LatestRun
 from richbook.train import TrainingSettings
@@ -43,6 +49,12 @@ class LiveTraining(widgets.VBox):
     Attributes:
         runs: the runs that came to their end, the newest last.
         sliders: by hyperparameter.
+
+    Example:
+        >>> live = LiveTraining(TrainingSettings(steps=20))
+        >>> live.sliders["target_scale"].value = 3.0  # as a hand would; a run begins
+        >>> live.wait(timeout=60), live.runs[0].settings.target_scale
+        (True, 3.0)
     """
 
     def __init__(
@@ -114,7 +126,9 @@ class LiveTraining(widgets.VBox):
 
     def _train(self, settings: TrainingSettings, is_current: Callable[[], bool]) -> None:
         """Train one network, showing it as it goes; give up as soon as it is outdated."""
-        title = ", ".join(f"{WORDS[n]} {short_value(getattr(settings, n))}" for n in HYPERPARAMETERS)
+        title = ", ".join(
+            f"{WORDS[name]} {short_value(getattr(settings, name))}" for name in HYPERPARAMETERS
+        )
         self._picture.set_ghosts([run.records for run in self.runs])
         records, diverged_at, began, next_draw = [], -1, time.monotonic(), 0.0
         for record in self._training(settings, record_at=dense_steps(settings.steps)):

@@ -32,7 +32,7 @@ class LivePicture:
 
     def __init__(self, steps: int, width: int, floor: float):
         self.steps, self.width, self.floor = steps, width, floor
-        self.figure = Figure(figsize=(6.4, 4.0), dpi=120, facecolor="white")
+        self.figure = Figure(figsize=(6.4, 4.0), dpi=120, facecolor="white", layout="none")
         self._canvas = FigureCanvasAgg(self.figure)
         grid = self.figure.add_gridspec(2, 2, width_ratios=(1.25, 1), left=0.1, right=0.985,
                                         bottom=0.12, top=0.86, wspace=0.36, hspace=0.62)
@@ -107,5 +107,6 @@ class LivePicture:
         self._d_lr.set_ylim(0, max(0.65, 1.1 * self.floor, 1.1 * highest))
         self._title.set_text(title)
         stream = io.BytesIO()
-        self.figure.savefig(stream, format="png", pil_kwargs={"compress_level": 3})
+        # Not savefig: it would ask Matplotlib's global settings for a layout, and move the panels.
+        self._canvas.print_png(stream, pil_kwargs={"compress_level": 3})
         return stream.getvalue()

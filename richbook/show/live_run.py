@@ -19,6 +19,11 @@ class LiveRun:
         records: what was recorded, one dict for each recorded step.
         diverged_at: the step at which it diverged, -1 if it did not.
         floor: the isotropic D_LR.
+
+    Example:
+        >>> record = {"step": 1, "d_lr": 0.3, "utilization": np.array([0.5, 1.0])}
+        >>> LiveRun(TrainingSettings(), [record], -1, 0.6).data["utilization"].sizes["k"]
+        2
     """
 
     settings: TrainingSettings
@@ -60,6 +65,7 @@ def dense_steps(steps: int) -> list[int]:
 
 
 def progress_words(record: dict, settings: TrainingSettings) -> str:
+    """Say how far a run has come, in one line."""
     return (f"step {record['step']} of {settings.steps} · D_LR {record['d_lr']:.3f} · "
             f"test accuracy {record['test_accuracy']:.2f}")
 

@@ -25,9 +25,9 @@ def plot_sweep_map(
 ) -> Axes:
     """Draw one variable of a sweep over two hyperparameters, as a map with numbers in its cells.
 
-    A cell is the mean over the seeds that have a value. It is hatched if a seed diverged, and has a
-    dash if no seed has a value: all diverged, or D_LR is undefined because features or outputs are
-    constant. Dark is small: for D_LR, dark is rich, and the other end is the isotropic floor.
+    A cell is the mean over the seeds that have a value. It is hatched if a seed diverged, and has
+    a dash if no seed has a value: all diverged, or D_LR is undefined because features or outputs
+    are constant. Dark is small: for D_LR, dark is rich, and the other end is the isotropic floor.
 
     Args:
         sweep: what `sweep` returned.
@@ -82,7 +82,7 @@ def plot_sweep_map(
 
 
 def _top(sweep: xr.Dataset, variable: str, mean: np.ndarray) -> float:
-    """Return the value at the light end of the colours: the same in every map, where there is one."""
+    """Return the value at the light end of the colours: if it can be, the same in every map."""
     if variable.endswith("accuracy"):
         return 1.0
     if variable == "d_lr" and "isotropic_d_lr" in sweep.attrs:

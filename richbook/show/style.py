@@ -104,6 +104,4 @@ def rich_lazy_colormap() -> Colormap:
         >>> rich_lazy_colormap().name
         'viridis'
     """
-    colormap = matplotlib.colormaps[RICH_LAZY].copy()
-    colormap.set_bad("white")
-    return colormap
+    return matplotlib.colormaps[RICH_LAZY].with_extremes(bad="white")

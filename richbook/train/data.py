@@ -1,8 +1,8 @@
 """Data sets, standardised and split: digits (bundled with scikit-learn), MNIST and Fashion-MNIST.
 
 MNIST and Fashion-MNIST are read from IDX files in ``$RICHBOOK_DATA/mnist`` and
-``$RICHBOOK_DATA/fashion-mnist``, plain or gzipped; without that variable they come from OpenML through
-scikit-learn, which caches them.
+``$RICHBOOK_DATA/fashion-mnist``, plain or gzipped; without that variable they come from OpenML
+through scikit-learn, which caches them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ UNSIGNED_BYTE = 0x08
 
 @dataclass(frozen=True)
 class Data:
-    """Inputs (n, d) in float32, standardised by one mean and one spread of the training inputs; labels (n,).
+    """Inputs (n, d) in float32 and labels (n,).
 
+    The inputs are standardised by one mean and one spread, those of the training inputs.
     ``image_shape`` says how a row becomes a picture again.
     """
 
@@ -56,8 +57,8 @@ def load_data(name: str = "digits") -> Data:
         A ``Data``. It is cached: treat its tensors as read-only.
 
     Raises:
-        RichbookError: an unknown name; a file that is missing, truncated or of the wrong kind, named;
-            no folder and no network.
+        RichbookError: an unknown name; a file that is missing, truncated or of the wrong kind,
+            named; no folder and no network.
 
     Example:
         >>> digits = load_data("digits")
@@ -86,7 +87,10 @@ def _digits() -> Data:
 @functools.cache
 def _from_idx(name: str, folder: Path) -> Data:
     if not folder.is_dir():
-        raise RichbookError(f"RICHBOOK_DATA: expected a folder {folder} with the IDX files of {name}; it does not exist")
+        raise RichbookError(
+            f"RICHBOOK_DATA: expected a folder {folder} with the IDX files of {name}; "
+            "it does not exist"
+        )
     parts = [
         read_idx(_idx_path(folder, f"{split}-{kind}"), dimensions)
         for split in ("train", "t10k")
@@ -94,9 +98,15 @@ def _from_idx(name: str, folder: Path) -> Data:
     ]
     for split, images, labels in (("train", *parts[:2]), ("t10k", *parts[2:])):
         if len(images) != len(labels):
-            raise RichbookError(f"{folder}: {split} has {len(images)} images but {len(labels)} labels")
+            raise RichbookError(
+                f"{folder}: {split} has {len(images)} images but {len(labels)} labels"
+            )
+        if images.size == 0:
+            raise RichbookError(f"{folder}: expected pictures in {split}, got {images.shape}")
     if parts[0].shape[1:] != parts[2].shape[1:]:
-        raise RichbookError(f"{folder}: train images are {parts[0].shape[1:]}, t10k images {parts[2].shape[1:]}")
+        raise RichbookError(
+            f"{folder}: train images are {parts[0].shape[1:]}, t10k images {parts[2].shape[1:]}"
+        )
     return _standardised(name, *parts, parts[0].shape[1:])
 
 
@@ -119,13 +129,18 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
         raise RichbookError(f"{path}: cannot be read ({error}); is it complete?") from error
     header = 4 + 4 * dimensions
     if len(content) < header or content[:2] != b"\0\0" or content[2] != UNSIGNED_BYTE:
-        raise RichbookError(f"{path}: expected an IDX file of unsigned bytes, got the first bytes {content[:4]!r}")
+        raise RichbookError(
+            f"{path}: expected an IDX file of unsigned bytes, got the first bytes {content[:4]!r}"
+        )
     if content[3] != dimensions:
-        raise RichbookError(f"{path}: expected {dimensions} dimension(s), the file says {content[3]}")
+        raise RichbookError(
+            f"{path}: expected {dimensions} dimension(s), the file says {content[3]}"
+        )
     shape = tuple(int.from_bytes(content[at : at + 4], "big") for at in range(4, header, 4))
     if len(content) - header != math.prod(shape):
         raise RichbookError(
-            f"{path}: expected {math.prod(shape)} bytes of data for shape {shape}, got {len(content) - header}"
+            f"{path}: expected {math.prod(shape)} bytes of data for shape {shape}, "
+            f"got {len(content) - header}"
         )
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
@@ -138,17 +153,24 @@ def _from_openml(name: str) -> Data:
         bunch = fetch_openml(OPENML_NAMES[name], version=1, as_frame=False, parser="liac-arff")
     except Exception as error:  # the fetcher raises whatever the network layer raises
         raise RichbookError(
-            f"{name}: could not be fetched from OpenML ({error}). Either set RICHBOOK_DATA to a folder that has "
-            f"{name}/train-images-idx3-ubyte and its three companions (plain or .gz), or try again with a network"
+            f"{name}: could not be fetched from OpenML ({error}). Either set RICHBOOK_DATA to a "
+            f"folder that has {name}/train-images-idx3-ubyte and its three companions (plain or "
+            ".gz), or try again with a network"
         ) from error
     images, labels = bunch.data, bunch.target.astype(int)
     if images.shape != (70000, 784):
-        raise RichbookError(f"{name}: expected 70000 images of 784 pixels from OpenML, got shape {images.shape}")
-    return _standardised(name, images[:60000], labels[:60000], images[60000:], labels[60000:], (28, 28))
+        raise RichbookError(
+            f"{name}: expected 70000 images of 784 pixels from OpenML, got shape {images.shape}"
+        )
+    return _standardised(
+        name, images[:60000], labels[:60000], images[60000:], labels[60000:], (28, 28)
+    )
 
 
 def _standardised(name, train_images, train_labels, test_images, test_labels, image_shape) -> Data:
-    train = torch.tensor(np.asarray(train_images).reshape(len(train_images), -1), dtype=torch.float32)
+    train = torch.tensor(
+        np.asarray(train_images).reshape(len(train_images), -1), dtype=torch.float32
+    )
     test = torch.tensor(np.asarray(test_images).reshape(len(test_images), -1), dtype=torch.float32)
     mean, spread = train.mean(dtype=torch.float64).float(), train.std()
     return Data(

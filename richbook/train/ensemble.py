@@ -1,9 +1,9 @@
 """Many networks of one shape as one batch of matrices, trained together.
 
 A small network leaves a processor idle between its many tiny products. Stacking K networks turns
-each layer's K products into one batched product, and each update into one for all. A value is held as a
-column for each sample, (K, units, n), which is the layout in which narrow layers multiply fastest. The
-gradients are written out by hand: for a layer h' = σ(W h + b) with δ' = ∂loss/∂(W h + b),
+each layer's K products into one batched product, and K updates into one. Samples are columns here,
+(K, units, n), the layout in which narrow layers multiply fastest. The gradients are written out by
+hand: for a layer h' = σ(W h + b) with δ' = ∂loss/∂(W h + b),
 
     ∂loss/∂W = δ' hᵀ,   ∂loss/∂b = Σ_samples δ',   δ = (Wᵀ δ') ⊙ σ'(h).
 """
@@ -26,19 +26,22 @@ BACKWARD = {
     "linear": lambda delta, activated: delta,
 }
 
-#: Bytes of the largest array of one step on a processor, per thread: what its nearest caches hold.
-CACHED = 512 * 1024
+#: Bytes of the largest array of one step, per thread, that a processor's nearest caches take.
+CACHED = 768 * 1024
+#: Bytes of the features of all networks on another device.
+HELD = 2**30
 
 
-def networks_at_once(settings: TrainingSettings, inputs: int, device: torch.device) -> int:
-    """How many networks to train as one ensemble.
+def networks_at_once(settings: TrainingSettings, shape: torch.Size, device: torch.device) -> int:
+    """How many networks to train as one ensemble on inputs of ``shape`` (n, d).
 
-    A processor is fastest while one step stays in its caches. Another device gets them all.
+    A processor is fastest while what one step touches stays in its caches; any other device takes
+    as many as its memory is sure to hold.
     """
+    samples, inputs = shape
     if device.type != "cpu":
-        return 2**31
-    widest = max(inputs, settings.width)
-    largest = 4 * widest * max(settings.batch_size, settings.width)
+        return max(1, HELD // (4 * samples * settings.width))
+    largest = 4 * max(inputs, settings.width) * max(settings.batch_size, settings.width)
     return max(1, CACHED * torch.get_num_threads() // largest)
 
 
@@ -128,4 +131,4 @@ class Ensemble:
 
 def _one_each(values: list[float], device: torch.device) -> Tensor:
     """One number a network, shaped to multiply its parameters: (K, 1, 1)."""
-    return torch.tensor(values, device=device)[:, None, None]
+    return torch.tensor(values, dtype=torch.float32, device=device)[:, None, None]

@@ -19,22 +19,23 @@ def layer_sizes(inputs: int, outputs: int, settings: TrainingSettings) -> list[t
 def initial_weights(inputs: int, outputs: int, settings: TrainingSettings) -> list[Tensor]:
     """Weights (fan out, fan in) of every layer, drawn from the settings' seed.
 
-    Normal with variance 2/fan-in before a ReLU (He et al. 2015) and 1/fan-in otherwise; the head is zero
-    if the settings say so. Biases start at zero everywhere.
+    Normal with variance 2/fan-in before a ReLU (He et al. 2015) and 1/fan-in otherwise; the head
+    is zero if the settings say so. Biases start at zero everywhere.
     """
     generator = torch.Generator().manual_seed(settings.seed)
     gain = 2.0 if settings.activation == "relu" else 1.0
     sizes = layer_sizes(inputs, outputs, settings)
-    weights = [
-        torch.randn(fan_out, fan_in, generator=generator) * (gain / fan_in) ** 0.5 for fan_in, fan_out in sizes[:-1]
+    drawn = [
+        torch.randn(fan_out, fan_in, generator=generator, dtype=torch.float32) / fan_in**0.5
+        for fan_in, fan_out in sizes
     ]
-    fan_in, fan_out = sizes[-1]
-    head = torch.randn(fan_out, fan_in, generator=generator) * fan_in**-0.5
-    return [*weights, torch.zeros_like(head) if settings.zero_head else head]
+    head = drawn.pop()
+    hidden = [weight * gain**0.5 for weight in drawn]
+    return [*hidden, torch.zeros_like(head) if settings.zero_head else head]
 
 
 class MLP(nn.Module):
-    """A multilayer perceptron: ``features(x)`` is Φ(x), the input of ``head``; the module itself is f̂.
+    """A multilayer perceptron: ``features(x)`` is Φ(x), the input of ``head``; the module is f̂.
 
     Example:
         >>> import torch
@@ -46,10 +47,11 @@ class MLP(nn.Module):
     def __init__(self, inputs: int, outputs: int, settings: TrainingSettings) -> None:
         super().__init__()
         sizes = layer_sizes(inputs, outputs, settings)
-        # skip_init: the weights are drawn below, from their own generator and not from the global one
-        layers = [nn.utils.skip_init(nn.Linear, fan_in, fan_out) for fan_in, fan_out in sizes]
+        # skip_init: the weights are drawn below, from their own generator, not the global one
+        layers = [nn.utils.skip_init(nn.Linear, *size, dtype=torch.float32) for size in sizes]
+        weights = initial_weights(inputs, outputs, settings)
         with torch.no_grad():
-            for layer, weight in zip(layers, initial_weights(inputs, outputs, settings), strict=True):
+            for layer, weight in zip(layers, weights, strict=True):
                 layer.weight.copy_(weight)
                 layer.bias.zero_()
         self.hidden = nn.ModuleList(layers[:-1])

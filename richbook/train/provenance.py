@@ -17,8 +17,8 @@ RECORDED_VERSIONS = ("torch", "numpy", "scikit-learn")
 def attributes(settings: TrainingSettings) -> dict:
     """Attributes of every training dataset: the data, the settings as JSON, and the isotropic D_LR.
 
-    The targets sum to zero over the outputs, and a head that starts at zero keeps that, so the outputs
-    then span C − 1 functions.
+    The targets sum to zero over the outputs, and a head that starts at zero keeps that, so the
+    outputs then span C − 1 functions.
     """
     classes = load_data(settings.data).classes
     rank = classes - 1 if settings.zero_head else classes
@@ -31,7 +31,9 @@ def attributes(settings: TrainingSettings) -> dict:
 
 def how_made(seconds: float, device: str, threads: int) -> dict:
     """Attributes of a recorded result: when, with what, on what, how long."""
-    versions = {name: version(name) for name in RECORDED_VERSIONS} | {"python": platform.python_version()}
+    versions = {name: version(name) for name in RECORDED_VERSIONS} | {
+        "python": platform.python_version()
+    }
     return {
         "made": date.today().isoformat(),
         "versions": json.dumps(versions),

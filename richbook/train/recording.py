@@ -15,14 +15,22 @@ from richbook.measure.richness import d_lr_from_moments
 from richbook.measure.spectrum import utilization_from_moments
 from richbook.train.data import Data
 
-#: Recorded numbers in the order of the design; ``utilization`` is a curve of length p beside them.
-SCALARS = ("d_lr", "train_loss", "train_accuracy", "test_accuracy", "nc1", "s_init", "parameter_norm")
-#: Networks measured at once, which bounds the memory for features in float64.
-NETWORKS_AT_ONCE = 64
+#: Recorded numbers in the order of the design; ``utilization``, a curve of length p, comes on top.
+SCALARS = (
+    "d_lr",
+    "train_loss",
+    "train_accuracy",
+    "test_accuracy",
+    "nc1",
+    "s_init",
+    "parameter_norm",
+)
+#: Networks measured at once: bounds the memory for features in float64, and keeps to the caches.
+NETWORKS_AT_ONCE = 8
 
 
 def centred_targets(labels: Tensor, classes: int) -> Tensor:
-    """One-hot code less 1/C: (n,) -> (n, C). Multiplied by the target scale, these are the targets f*."""
+    """One-hot code less 1/C: (n,) -> (n, C). Times the target scale, these are the targets f*."""
     return torch.nn.functional.one_hot(labels, classes).float() - 1 / classes
 
 
@@ -33,7 +41,7 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one network, or each of K networks, returned on the data; leading dimensions are networks.
+    """What each of K networks returned on the data.
 
     ``initial_features`` are the features of the same training inputs before the first step.
     """
@@ -46,7 +54,10 @@ class Evaluation:
     parameter_norm: Tensor  # (K,)
 
     def record(self, data: Data) -> dict[str, Tensor]:
-        """All recorded numbers, float64, shape (K,), and ``utilization`` (K, p); nan where diverged."""
+        """All recorded numbers in float64 on the CPU, (K,), and ``utilization`` (K, p).
+
+        A network whose outputs or loss are not finite has diverged: all its numbers are nan.
+        """
         chunks = [
             self._part(slice(start, start + NETWORKS_AT_ONCE))._record(data)
             for start in range(0, len(self.train_features), NETWORKS_AT_ONCE)
@@ -57,18 +68,20 @@ class Evaluation:
         return Evaluation(**{name: values[networks] for name, values in vars(self).items()})
 
     def _record(self, data: Data) -> dict[str, Tensor]:
-        finite = self.train_outputs.isfinite().all(-1).all(-1) & self.train_features.isfinite().all(-1).all(-1)
-        finite &= self.test_outputs.isfinite().all(-1).all(-1)
-        features, outputs = _zero_unless(finite, self.train_features), _zero_unless(finite, self.train_outputs)
-        labels = data.train_labels.to(outputs.device)
+        labels = data.train_labels.to(self.train_outputs.device)
         targets = self.target_scale[:, None, None] * centred_targets(labels, data.classes)
+        train_loss = squared_error(self.train_outputs, targets)
+        finite = train_loss.isfinite() & _all_finite(self.train_features)
+        finite &= _all_finite(self.test_outputs)
+        features = _zero_unless(finite, self.train_features)
+        outputs = _zero_unless(finite, self.train_outputs)
         tolerance = rank_tolerance(outputs.dtype)
         with exact_arithmetic(features.device):
             moments = Moments.of(features, outputs)
             movement = Moments.of(features, self.initial_features, exact_outputs=False)
         result = {
             "d_lr": d_lr_from_moments(moments, tolerance, features.dtype)[0],
-            "train_loss": squared_error(outputs, targets),
+            "train_loss": train_loss,
             "train_accuracy": _accuracy(outputs, labels),
             "test_accuracy": _accuracy(self.test_outputs, data.test_labels),
             "nc1": within_over_between(features, labels),
@@ -80,13 +93,18 @@ class Evaluation:
 
 
 def _accuracy(outputs: Tensor, labels: Tensor) -> Tensor:
-    return (outputs.argmax(-1) == labels.to(outputs.device)).double().mean(-1)
+    return (outputs.argmax(-1) == labels.to(outputs.device)).float().mean(-1)
+
+
+def _all_finite(values: Tensor) -> Tensor:
+    """(K, n, ·) -> (K,). A sum is finite only if every term is, and takes one pass over memory."""
+    return values.sum((-2, -1)).isfinite()
 
 
 def _zero_unless(finite: Tensor, values: Tensor) -> Tensor:
-    return torch.where(finite[:, None, None], values, 0.0)
+    return values if bool(finite.all()) else torch.where(finite[:, None, None], values, 0.0)
 
 
 def _nan_unless(finite: Tensor, values: Tensor) -> Tensor:
-    values = values.double().cpu()
-    return torch.where(finite.cpu().reshape(-1, *[1] * (values.ndim - 1)), values, torch.nan)
+    values, finite = values.cpu().double(), finite.cpu()
+    return torch.where(finite.reshape(-1, *[1] * (values.ndim - 1)), values, torch.nan)

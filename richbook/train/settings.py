@@ -135,7 +135,8 @@ def checked_steps(record_at: Sequence[int] | None, steps: int) -> list[int]:
 def as_list(values: object) -> list:
     """What an array, a tensor or a sequence holds; one value makes a list of one."""
     values = np.asarray(values).tolist() if hasattr(values, "__array__") else values
-    return list(values) if isinstance(values, Sequence) and not isinstance(values, str) else [values]
+    several = isinstance(values, Sequence) and not isinstance(values, str)
+    return list(values) if several else [values]
 
 
 def is_number(value: object) -> bool:

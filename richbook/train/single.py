@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -31,7 +32,7 @@ class History:
 
     Attributes:
         data: an ``xarray.Dataset`` over ``step`` (and ``k`` for ``utilization``); attribute
-            ``diverged_at`` is the step of the first infinite loss, or -1.
+            ``diverged_at`` is the step at which the loss was first seen to be infinite, or -1.
         model: the trained ``MLP``.
         initial_model: the same network before the first step.
         settings: the ``TrainingSettings``.
@@ -55,7 +56,8 @@ def train(
 
     Args:
         settings: a ``TrainingSettings``; the default trains on digits for 3 000 steps.
-        record_at: steps to record at, else 0 and about 13 log-spaced ones. The last step is always added.
+        record_at: steps to record at, else 0 and about 13 log-spaced ones. The last step is always
+            added.
         device: where to train, else a CUDA device if there is one, else the CPU.
         progress: show a progress bar.
         **changes: settings to change, for example ``target_scale=0.1``.
@@ -79,7 +81,8 @@ def train(
         for record in run.records(steps):
             records.append(record)
             bar.update(record["step"] - bar.n)
-    return History(_to_dataset(records, steps, settings, run.diverged_at), run.model.cpu(), run.initial.cpu(), settings)
+    data = _to_dataset(records, steps, settings, run.diverged_at)
+    return History(data, run.model.cpu(), run.initial.cpu(), settings)
 
 
 def training(
@@ -87,17 +90,22 @@ def training(
     record_at: list[int] | None = None,
     device: torch.device | str | None = None,
 ) -> Iterator[dict]:
-    """Train one network lazily: a generator of one record a recorded step. Stop iterating to cancel.
+    """Train one network lazily: a generator of one record a recorded step.
 
-    A record has ``step``, the scalars of ``train``, ``utilization`` (an array of length p) and
-    ``diverged_at`` (-1 while the loss is finite). A run that diverges yields one record of nan and ends.
+    Stop iterating to cancel. A record has ``step``, the scalars of ``train``, ``utilization`` (an
+    array of length p) and ``diverged_at`` (-1 while the loss is finite). A run that diverges yields
+    one record of nan and ends.
+
+    Raises:
+        RichbookError: at the call, a step to record at that is not in the run.
 
     Example:
         >>> [record["step"] for record in training(TrainingSettings(steps=4), record_at=[0, 2])]
         [0, 2, 4]
     """
     settings = settings_from(settings, {})
-    yield from _Run(settings, device).records(checked_steps(record_at, settings.steps))
+    steps = checked_steps(record_at, settings.steps)
+    return _Run(settings, device).records(steps)
 
 
 def default_device() -> torch.device:
@@ -106,7 +114,7 @@ def default_device() -> torch.device:
 
 
 def batches(settings: TrainingSettings, samples: int) -> Iterator[Tensor]:
-    """Indices of every batch, shape (batch_size,), an endless stream fixed by the seed, on the CPU."""
+    """Indices of every batch, (batch_size,) on the CPU: an endless stream fixed by the seed."""
     generator = torch.Generator().manual_seed(settings.seed + BATCH_SEED_OFFSET)
     while True:
         yield from torch.randint(samples, (DRAWN_AT_ONCE, settings.batch_size), generator=generator)
@@ -123,68 +131,76 @@ class _Run:
         self.initial = MLP(width, self.data.classes, settings).to(self.device)
         self.train_inputs = self.data.train_inputs.to(self.device)
         self.test_inputs = self.data.test_inputs.to(self.device)
-        self.targets = settings.target_scale * centred_targets(self.data.train_labels, self.data.classes)
-        self.targets = self.targets.to(self.device)
+        targets = centred_targets(self.data.train_labels, self.data.classes)
+        self.targets = (settings.target_scale * targets).to(self.device)
+        self.scale = torch.tensor([settings.target_scale], dtype=torch.float32, device=self.device)
+        self.optimiser = torch.optim.SGD(
+            self.model.parameters(),
+            lr=settings.learning_rate,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+        )
         self.diverged_at = -1
 
     def records(self, steps: list[int]) -> Iterator[dict]:
         wanted = set(steps)
         if 0 in wanted:
             yield self._record(0)
-        for step in self._updates():
+        indices = batches(self.settings, len(self.train_inputs))
+        for step, index in enumerate(itertools.islice(indices, self.settings.steps), start=1):
+            loss = self._update(index.to(self.device))
+            if not math.isfinite(loss):
+                self.diverged_at = step
             if step in wanted or self.diverged_at >= 0:
                 yield self._record(step)
             if self.diverged_at >= 0:
                 return
 
-    def _updates(self) -> Iterator[int]:
-        """Take every step of stochastic gradient descent, yielding its number after it."""
-        settings = self.settings
-        optimiser = torch.optim.SGD(
-            self.model.parameters(),
-            lr=settings.learning_rate,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-        )
-        indices = batches(settings, len(self.train_inputs))
-        for step, index in enumerate(itertools.islice(indices, settings.steps), start=1):
-            index = index.to(self.device)
-            loss = squared_error(self.model(self.train_inputs[index]), self.targets[index])
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            if not torch.isfinite(loss):
-                self.diverged_at = step
-            yield step
+    @torch.enable_grad()  # the caller may have switched gradients off
+    def _update(self, index: Tensor) -> float:
+        """One step of stochastic gradient descent on the samples ``index``; the loss before it."""
+        loss = squared_error(self.model(self.train_inputs[index]), self.targets[index])
+        self.optimiser.zero_grad()
+        loss.backward()
+        self.optimiser.step()
+        return float(loss.detach())
 
     @torch.no_grad()
     def _record(self, step: int) -> dict:
-        if self.diverged_at >= 0:
-            return {"step": step, "diverged_at": self.diverged_at} | _missing(self.settings)
+        values = _missing(self.settings) if self.diverged_at >= 0 else self._measures()
+        if math.isnan(values["train_loss"]) and self.diverged_at < 0:
+            self.diverged_at = step
+        return {"step": step, "diverged_at": self.diverged_at} | values
+
+    def _measures(self) -> dict:
         features = self.model.features(self.train_inputs)
         evaluation = Evaluation(
             train_features=features[None],
             train_outputs=self.model.head(features)[None],
             test_outputs=self.model(self.test_inputs)[None],
             initial_features=self.initial.features(self.train_inputs)[None],
-            target_scale=torch.tensor([self.settings.target_scale], device=self.device),
+            target_scale=self.scale,
             parameter_norm=parameter_norm(self.model)[None],
         )
         values = {name: value[0].numpy() for name, value in evaluation.record(self.data).items()}
-        return {"step": step, "diverged_at": self.diverged_at} | {
-            name: value if value.ndim else float(value) for name, value in values.items()
-        }
+        return {name: value if value.ndim else float(value) for name, value in values.items()}
 
 
-def _to_dataset(records: list[dict], steps: list[int], settings: TrainingSettings, diverged_at: int) -> xr.Dataset:
+def _to_dataset(
+    records: list[dict], steps: list[int], settings: TrainingSettings, diverged_at: int
+) -> xr.Dataset:
     """A dataset over the steps asked for; those that a diverged run did not reach are nan."""
     by_step = {record["step"]: record for record in records}
     rows = [by_step.get(step, _missing(settings)) for step in steps]
-    variables = {name: ("step", np.array([row[name] for row in rows], dtype=np.float32)) for name in SCALARS}
+    variables = {
+        name: ("step", np.array([row[name] for row in rows], dtype=np.float32)) for name in SCALARS
+    }
     curves = np.stack([row["utilization"] for row in rows]).astype(np.float32)
     variables["utilization"] = (("step", "k"), curves)
     coordinates = {"step": steps, "k": np.arange(1, settings.width + 1)}
-    return xr.Dataset(variables, coordinates, attrs={"diverged_at": diverged_at, **attributes(settings)})
+    return xr.Dataset(
+        variables, coordinates, attrs={"diverged_at": diverged_at, **attributes(settings)}
+    )
 
 
 def _missing(settings: TrainingSettings) -> dict:

@@ -44,24 +44,25 @@ def sweep(
 ) -> xr.Dataset:
     """Train every combination of the values given, as one batched ensemble.
 
-    Networks with the same seed start from the same weights and see the same batches, so that along the
-    other axes only the setting differs. Each equals ``train`` with its settings, up to rounding.
+    Networks with the same seed start from the same weights and see the same batches, so that along
+    the other axes only the setting differs. Each equals ``train`` with its settings up to rounding.
 
     Args:
         weight_decay, target_scale, learning_rate: a value or several distinct ones.
         seeds: how many seeds (0, 1, …), or which.
         settings: everything else, as a ``TrainingSettings``.
-        record_at: steps to record at, else 0 and about 13 log-spaced ones. The last step is always added.
+        record_at: steps to record at, else 0 and about 13 log-spaced ones. The last step is always
+            added.
         device: where to train, else a CUDA device if there is one, else the CPU.
         progress: show a progress bar.
         **changes: further settings to change, for example ``width=32``.
 
     Returns:
-        An ``xarray.Dataset`` over (weight_decay, target_scale, learning_rate, seed, step) with ``d_lr``,
-        ``train_loss``, ``train_accuracy``, ``test_accuracy``, ``nc1``, ``s_init`` and
-        ``parameter_norm`` in float32, ``utilization`` with a last dimension ``k``, and ``diverged_at``:
-        the step at which a network's loss became infinite, else -1. From then on that cell is nan; the
-        other networks are not affected.
+        An ``xarray.Dataset`` over (weight_decay, target_scale, learning_rate, seed, step) with
+        ``d_lr``, ``train_loss``, ``train_accuracy``, ``test_accuracy``, ``nc1``, ``s_init`` and
+        ``parameter_norm`` in float32, ``utilization`` with a last dimension ``k``, and
+        ``diverged_at``: the step at which a network's loss was first seen to be infinite, else -1.
+        From then on that cell is nan; the other networks are not affected.
 
     Raises:
         RichbookError: an empty axis, a value given twice, a setting out of range or unknown.
@@ -121,7 +122,7 @@ def _train_all(
     cells: list[TrainingSettings], steps: list[int], device: torch.device, progress: bool
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Records (K, steps, …) and the steps of divergence (K,) of all cells, a group at a time."""
-    size = networks_at_once(cells[0], load_data(cells[0].data).train_inputs.shape[1], device)
+    size = networks_at_once(cells[0], load_data(cells[0].data).train_inputs.shape, device)
     groups = [cells[start : start + size] for start in range(0, len(cells), size)]
     records, diverged_at = [], []
     total = len(groups) * cells[0].steps
@@ -143,7 +144,8 @@ class _GroupRun:
         self.train_inputs = self.data.train_inputs.to(device)
         self.test_inputs = self.data.test_inputs.to(device)
         self.targets = centred_targets(self.data.train_labels, self.data.classes).to(device)
-        self.scale = torch.tensor([cell.target_scale for cell in cells], device=device)
+        scale = torch.tensor([cell.target_scale for cell in cells], dtype=torch.float32)
+        self.scale = scale.to(device)
         self.ensemble = Ensemble(cells, self.train_inputs.shape[1], self.data.classes, device)
         self.diverged_at = torch.full((len(cells),), -1, dtype=torch.int32, device=device)
         self.seeds = sorted({cell.seed for cell in cells})
@@ -158,13 +160,13 @@ class _GroupRun:
         """Train to the end; ``advance`` hears of every step. Arrays (K, steps, …)."""
         records, wanted = [], set(steps)
         if 0 in wanted:
-            records.append(self._record())
+            records.append(self._record(0))
         samples, total = len(self.train_inputs), self.cells[0].steps
         streams = [batches(self.cells[0].replace(seed=seed), samples) for seed in self.seeds]
         for step in range(1, total + 1):
             self._descend(step, torch.stack([next(stream) for stream in streams]).to(self.device))
             if step in wanted:
-                records.append(self._record())
+                records.append(self._record(step))
             advance(1)
         return {
             name: np.stack([record[name].numpy() for record in records], axis=1).astype(np.float32)
@@ -176,9 +178,12 @@ class _GroupRun:
         inputs = self.train_inputs[index].index_select(0, self.seed_row)  # (K, B, d)
         targets = self.targets[index].index_select(0, self.seed_row)  # (K, B, C)
         losses = self.ensemble.descend(inputs, targets * self.scale[:, None, None])
-        self.diverged_at.masked_fill_(~losses.isfinite() & (self.diverged_at < 0), step)
+        self._note(~losses.isfinite(), step)
 
-    def _record(self) -> dict[str, torch.Tensor]:
+    def _note(self, diverged: torch.Tensor, step: int) -> None:
+        self.diverged_at.masked_fill_(diverged & (self.diverged_at < 0), step)
+
+    def _record(self, step: int) -> dict[str, torch.Tensor]:
         features = self.ensemble.features(self.train_inputs)
         outputs = self.ensemble.head(features)
         evaluation = Evaluation(
@@ -189,7 +194,9 @@ class _GroupRun:
             target_scale=self.scale,
             parameter_norm=self.ensemble.parameter_norms(),
         )
-        return evaluation.record(self.data)
+        values = evaluation.record(self.data)
+        self._note(values["train_loss"].isnan().to(self.device), step)
+        return values
 
 
 def _to_dataset(

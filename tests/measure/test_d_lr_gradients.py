@@ -20,7 +20,9 @@ def _leaf(device, values):
 
 def _agrees(function, *leaves):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DegenerateWarning)  # small samples are spanned by few outputs
+        warnings.simplefilter(
+            "ignore", DegenerateWarning
+        )  # small samples are spanned by few outputs
         return gradcheck(function, leaves, eps=1e-6, atol=1e-7, rtol=1e-5)
 
 
@@ -33,7 +35,9 @@ def test_of_full_rank_outputs(device, n, p, c):
 
 DEFICIENT = {
     "zero-sum": lambda free: free - free.mean(1, keepdim=True),
-    "zero-sum on an offset": lambda free: free - free.mean(1, keepdim=True) + torch.tensor([3.0, -2.0, -1.0]).to(free),
+    "zero-sum on an offset": lambda free: (
+        free - free.mean(1, keepdim=True) + torch.tensor([3.0, -2.0, -1.0]).to(free)
+    ),
     "sum to one": lambda free: free.softmax(1),
     "repeated": lambda free: torch.cat([free, free[:, :1], 2 * free[:, 1:2] - free[:, :1]], dim=1),
     "with a bias": lambda free: torch.cat([free, torch.ones_like(free[:, :1])], dim=1),

@@ -137,7 +137,9 @@ def test_a_vector_is_one_output(device):
     assert float(value) == pytest.approx(reference.d_lr(features, outputs, rank=1), abs=1e-12)
 
 
-@pytest.mark.parametrize(("n", "p", "c"), [(2, 3, 1), (5, 5, 2), (7, 8, 3), (12, 40, 3), (12, 40, 11)])
+@pytest.mark.parametrize(
+    ("n", "p", "c"), [(2, 3, 1), (5, 5, 2), (7, 8, 3), (12, 40, 3), (12, 40, 11)]
+)
 @pytest.mark.parametrize("dtype", EXACT)
 def test_no_more_samples_than_features(device, n, p, c, dtype):
     features, outputs = reference.problem(12, n=n, p=p, c=c)

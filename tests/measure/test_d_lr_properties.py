@@ -17,7 +17,9 @@ from tests.measure import reference
 from tests.measure.reference import put
 
 # The device is the same object in every example, so the fixture may be shared by them.
-device_is_fixed = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+device_is_fixed = settings(
+    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @st.composite
@@ -119,7 +121,11 @@ def test_repeating_the_samples(device, problem, times):
 
 
 @device_is_fixed
-@given(problem=problems(), rows=st.integers(1, 70), dtype=st.sampled_from([torch.float64, torch.float32]))
+@given(
+    problem=problems(),
+    rows=st.integers(1, 70),
+    dtype=st.sampled_from([torch.float64, torch.float32]),
+)
 def test_the_size_of_a_block(device, problem, rows, dtype):
     features, outputs, _ = problem
     measure = functools.partial(d_lr, put(device, features, dtype), put(device, outputs))

@@ -39,7 +39,9 @@ def test_zero_sum_logits_have_one_dimension_less(device, dtype, offset):
     expected = reference.d_lr(features, reference.zero_sum(outputs + shifts), rank=5)
     noise_counted = reference.d_lr(features, logits, rank=6)
     assert abs(noise_counted - expected) > 1e-3  # the trap: the rounding direction at full weight
-    assert float(d_lr(put(device, features), logits)) == pytest.approx(expected, abs=2e-5 if offset > 9 else 1e-6)
+    assert float(d_lr(put(device, features), logits)) == pytest.approx(
+        expected, abs=2e-5 if offset > 9 else 1e-6
+    )
 
 
 @pytest.mark.parametrize("cast", [False, True], ids=["as is", "cast to float32"])
@@ -49,10 +51,16 @@ def test_zero_sum_logits_in_half_precision(device, dtype, cast):
     logits = put(device, reference.zero_sum(outputs), dtype)
     expected = reference.d_lr(features, logits, rank=5)
     noise_counted = reference.d_lr(features, logits, rank=6)
-    given = d_lr(put(device, features), logits.float(), precision=dtype) if cast else d_lr(put(device, features), logits)
+    given = (
+        d_lr(put(device, features), logits.float(), precision=dtype)
+        if cast
+        else d_lr(put(device, features), logits)
+    )
     assert abs(noise_counted - expected) > 5e-3
     assert float(given) == pytest.approx(expected, abs=5e-4)
-    assert float(given) == pytest.approx(reference.d_lr(features, reference.zero_sum(outputs), rank=5), abs=2e-3)
+    assert float(given) == pytest.approx(
+        reference.d_lr(features, reference.zero_sum(outputs), rank=5), abs=2e-3
+    )
 
 
 def test_a_cast_hides_the_precision_unless_it_is_declared(device):
@@ -69,7 +77,9 @@ def test_probabilities_contain_the_constant(device, dtype, sharpness):
     probabilities = reference.softmax(sharpness * outputs)
     expected = reference.d_lr(features, probabilities, rank=5)
     # The constant is in the span, so centring first happens to give the same.
-    assert expected == pytest.approx(reference.d_lr_of_centred_outputs(features, probabilities, rank=4), abs=1e-12)
+    assert expected == pytest.approx(
+        reference.d_lr_of_centred_outputs(features, probabilities, rank=4), abs=1e-12
+    )
     value = float(d_lr(put(device, features), put(device, probabilities, dtype)))
     assert value == pytest.approx(expected, abs=3e-3 if dtype in HALF else 1e-6)
 
@@ -86,7 +96,9 @@ def test_projects_before_centring(device):
     expected = reference.d_lr(features, outputs, rank=3)
     other = reference.d_lr_of_centred_outputs(features, outputs, rank=3)
     assert abs(expected - other) > 0.005
-    assert float(d_lr(put(device, features), put(device, outputs))) == pytest.approx(expected, abs=1e-12)
+    assert float(d_lr(put(device, features), put(device, outputs))) == pytest.approx(
+        expected, abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("power", [3, 6])
@@ -94,12 +106,16 @@ def test_one_large_output_does_not_hide_the_others(device, power):
     features, outputs = reference.problem(6)
     expected = reference.d_lr(features, outputs, rank=4)
     outputs[:, 1] *= 10.0**power
-    assert float(d_lr(put(device, features), put(device, outputs, torch.float32))) == pytest.approx(expected, abs=1e-6)
+    assert float(d_lr(put(device, features), put(device, outputs, torch.float32))) == pytest.approx(
+        expected, abs=1e-6
+    )
 
 
 def test_repeated_and_empty_outputs_count_once_or_not(device):
     features, outputs = reference.problem(7, c=3)
-    wide = np.column_stack([outputs, outputs[:, 0], 0 * outputs[:, 0], 5 * outputs[:, 1] - outputs[:, 2]])
+    wide = np.column_stack(
+        [outputs, outputs[:, 0], 0 * outputs[:, 0], 5 * outputs[:, 1] - outputs[:, 2]]
+    )
     value = float(d_lr(put(device, features), put(device, wide)))
     assert value == pytest.approx(reference.d_lr(features, outputs, rank=3), abs=1e-12)
 
@@ -111,14 +127,18 @@ def test_outputs_that_fill_the_feature_space_only_measure_isotropy(device):
     with pytest.warns(DegenerateWarning, match="span all 5 feature directions"):
         value = float(d_lr(put(device, features), put(device, outputs)))
     spectrum = np.linalg.eigvalsh(features.T @ features)
-    assert value == pytest.approx(1 - spectrum.sum() / (np.linalg.norm(spectrum) * 5**0.5), abs=1e-12)
+    assert value == pytest.approx(
+        1 - spectrum.sum() / (np.linalg.norm(spectrum) * 5**0.5), abs=1e-12
+    )
     assert value == pytest.approx(reference.d_lr(features, outputs, rank=5), abs=1e-12)
 
 
 @pytest.mark.parametrize(("p", "r"), [(1, 1), (8, 1), (8, 5), (128, 97)])
 def test_isotropic_features_give_the_isotropic_value(device, p, r):
     rng = np.random.default_rng(9)
-    orthonormal, _ = np.linalg.qr(np.column_stack([np.ones(2 * p + 9), rng.normal(size=(2 * p + 9, p))]))
+    orthonormal, _ = np.linalg.qr(
+        np.column_stack([np.ones(2 * p + 9), rng.normal(size=(2 * p + 9, p))])
+    )
     features = orthonormal[:, 1:]  # orthogonal to the constant, all variances equal
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DegenerateWarning)  # r = p spans everything

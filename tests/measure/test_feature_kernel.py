@@ -60,7 +60,9 @@ def test_eigenfunctions_at_new_inputs(device, centred):
     at_sample = array(kernel.eigenfunctions(put(device, features)))
     values = array(kernel.eigenvalues)
     wanted = (new - mean) @ (features - mean).T @ at_sample / 60 / values
-    np.testing.assert_allclose(array(kernel.eigenfunctions(put(device, new))), wanted, rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(
+        array(kernel.eigenfunctions(put(device, new))), wanted, rtol=1e-7, atol=1e-7
+    )
     one = array(kernel.eigenfunctions(put(device, new[:1])))
     np.testing.assert_allclose(one, wanted[:1], rtol=1e-7, atol=1e-7)
 

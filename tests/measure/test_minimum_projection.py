@@ -53,7 +53,9 @@ def test_rank_and_projector(device, outputs_and_rank):
     assert np.trace(projector) == pytest.approx(rank, abs=1e-9)
     # Functions in the span stay as they are.
     size = 1 + np.abs(outputs).max()
-    np.testing.assert_allclose(array(projection.project(put(device, outputs))), outputs, atol=1e-9 * size)
+    np.testing.assert_allclose(
+        array(projection.project(put(device, outputs))), outputs, atol=1e-9 * size
+    )
 
 
 def test_operator_with_weights(device, outputs_and_rank):

@@ -21,7 +21,13 @@ ARRAYS = ["feature_mean", "output_mean", "feature_scatter", "cross_scatter", "ou
 def expected_arrays(features, outputs):
     """The definitions, in numpy float64."""
     phi, f = features - features.mean(0), outputs - outputs.mean(0)
-    return dict(zip(ARRAYS, [features.mean(0), outputs.mean(0), phi.T @ phi, phi.T @ f, f.T @ f], strict=True))
+    return dict(
+        zip(
+            ARRAYS,
+            [features.mean(0), outputs.mean(0), phi.T @ phi, phi.T @ f, f.T @ f],
+            strict=True,
+        )
+    )
 
 
 def assert_moments(moments, features, outputs, rtol=1e-9):
@@ -29,11 +35,16 @@ def assert_moments(moments, features, outputs, rtol=1e-9):
     for name, wanted in expected_arrays(features, outputs).items():
         got = getattr(moments, name)
         assert got.dtype == torch.float64
-        np.testing.assert_allclose(array(got), wanted, rtol=rtol, atol=rtol * np.abs(wanted).max(), err_msg=name)
+        np.testing.assert_allclose(
+            array(got), wanted, rtol=rtol, atol=rtol * np.abs(wanted).max(), err_msg=name
+        )
 
 
 def contents(moments):
-    return {key: value.clone() if torch.is_tensor(value) else value for key, value in vars(moments).items()}
+    return {
+        key: value.clone() if torch.is_tensor(value) else value
+        for key, value in vars(moments).items()
+    }
 
 
 def assert_same(left, right):
@@ -47,9 +58,15 @@ def test_of_one_sample_and_its_covariances(device):
     moments = Moments.of(put(device, features), put(device, outputs))
     assert_moments(moments, features, outputs)
     joint = np.cov(np.column_stack([features, outputs]).T, bias=True)
-    np.testing.assert_allclose(array(moments.feature_covariance), joint[:8, :8], rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(array(moments.cross_covariance), joint[:8, 8:], rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(array(moments.output_covariance), joint[8:, 8:], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(
+        array(moments.feature_covariance), joint[:8, :8], rtol=1e-10, atol=1e-12
+    )
+    np.testing.assert_allclose(
+        array(moments.cross_covariance), joint[:8, 8:], rtol=1e-10, atol=1e-12
+    )
+    np.testing.assert_allclose(
+        array(moments.output_covariance), joint[8:, 8:], rtol=1e-10, atol=1e-12
+    )
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -150,10 +167,14 @@ def test_leading_dimensions_are_networks_side_by_side(device, dtype):
     values, span = d_lr_from_moments(together, tolerance=1e-6, dtype=dtype)
     assert values.shape == span.rank.shape == (2, 3)
     for k, index in enumerate(np.ndindex(2, 3)):
-        of_one = {key: value if key == "count" else value[index] for key, value in vars(together).items()}
+        of_one = {
+            key: value if key == "count" else value[index] for key, value in vars(together).items()
+        }
         tolerance = 1e-9 if dtype == torch.float64 else 1e-6
         assert_moments(Moments(**of_one), *problems[k], rtol=tolerance)
-        assert float(values[index]) == pytest.approx(reference.d_lr(*problems[k], rank=4), abs=tolerance)
+        assert float(values[index]) == pytest.approx(
+            reference.d_lr(*problems[k], rank=4), abs=tolerance
+        )
 
 
 def test_a_degenerate_network_does_not_touch_its_neighbours(device):
@@ -183,8 +204,12 @@ def test_exact_outputs_are_multiplied_in_float64(device):
     difference = 1e-6 * rng.normal(size=5000)
     first = rng.normal(size=5000)
     outputs = np.column_stack([first, first + difference])
-    moments = Moments.of(put(device, rng.normal(size=(5000, 2)), torch.float32), put(device, outputs))
-    contrast = torch.tensor([1.0, -1.0], dtype=torch.float64, device=moments.output_covariance.device)
+    moments = Moments.of(
+        put(device, rng.normal(size=(5000, 2)), torch.float32), put(device, outputs)
+    )
+    contrast = torch.tensor(
+        [1.0, -1.0], dtype=torch.float64, device=moments.output_covariance.device
+    )
     variance = float(contrast @ moments.output_covariance @ contrast)
     assert variance == pytest.approx(difference.var(), rel=1e-3)
 
@@ -199,7 +224,9 @@ def test_symmetric_product_by_panels(device, width):
 
 
 def test_symmetric_product_keeps_gradients_and_batches(device):
-    values = put(device, np.random.default_rng(7).normal(size=(3, 600)), torch.float32).requires_grad_()
+    values = put(
+        device, np.random.default_rng(7).normal(size=(3, 600)), torch.float32
+    ).requires_grad_()
     moments_module.symmetric_product(values).sum().backward()
     wanted = 2 * array(values).sum(1, keepdims=True) * np.ones((1, 600))
     np.testing.assert_allclose(array(values.grad), wanted, rtol=1e-3, atol=1e-3)
@@ -219,4 +246,8 @@ def test_frobenius_norm_is_exact_and_safe(device):
 
 
 def test_moments_are_a_plain_record():
-    assert [field.name for field in dataclasses.fields(Moments)] == ["count", *ARRAYS[:2], *ARRAYS[2:]]
+    assert [field.name for field in dataclasses.fields(Moments)] == [
+        "count",
+        *ARRAYS[:2],
+        *ARRAYS[2:],
+    ]
