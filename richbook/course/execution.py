@@ -74,7 +74,10 @@ def execute(text: Path, folder: Path | None = None) -> nbformat.NotebookNode:
     )
     with tempfile.TemporaryDirectory() as profile:
         # A profile of its own keeps a user's start-up files out of the book.
-        environment = {**os.environ, "IPYTHONDIR": profile, "PYTHONHASHSEED": "0"}
+        # The chapters' networks are small: a second thread wins little, and on a machine that has
+        # other work the threads wait for each other most of the time.
+        environment = {"OMP_NUM_THREADS": "1", **os.environ}
+        environment |= {"IPYTHONDIR": profile, "PYTHONHASHSEED": "0"}
         try:
             client.execute(env=environment)
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -32,13 +32,13 @@ NPM_TIMEOUT = 120  # seconds
 class Package:
     """An npm package: its pinned version, its sha512, and which of its files go where.
 
-    `files` maps a pattern of paths inside the package to the folder in the book that they go to.
+    `files` are pairs: a pattern of paths inside the package, and the folder they go to.
     """
 
     name: str
     version: str
     sha512: str
-    files: dict[str, str] = field(default_factory=dict)
+    files: tuple[tuple[str, str], ...]
 
     @property
     def tarball(self) -> str:
@@ -50,26 +50,28 @@ MATHJAX = Package(
     "mathjax",
     "3.2.2",
     "Bt+SSVU8eBG27zChVewOicYs7Xsdt40qm4+UpHyX7k0/O9NliPc+x77k1/FEsPsjKPZGJvtRZM1vO+geW0OhGw==",
-    {
-        "es5/tex-mml-chtml.js": "mathjax",
-        "es5/output/chtml/fonts/woff-v2/*.woff": "mathjax/output/chtml/fonts/woff-v2",
-        "LICENSE": "mathjax",
-    },
+    (
+        ("es5/tex-mml-chtml.js", "mathjax"),
+        ("es5/output/chtml/fonts/woff-v2/*.woff", "mathjax/output/chtml/fonts/woff-v2"),
+        ("LICENSE", "mathjax"),
+    ),
 )
 REQUIRE = Package(
     "requirejs",
     "2.3.8",
     "7/cTSLOdYkNBNJcDMWf+luFvMriVm7eYxp4BcFCsAX0wF421Vyce5SXP17c+Jd5otXKGNehIonFlyQXSowL6Mw==",
-    {"require.js": "."},
+    (("require.js", "."),),
 )
 MANAGER = Package(
     "@jupyter-widgets/html-manager",
     "1.0.15",
     "5thBIV6ymNgmPVOHvzx+gGy8ZSKmSazhtGw4/c4xJDVzRhG9PTeQsRjF3FUTopvFi//SABeNz1yp47bCrJ3CQA==",
-    {
-        "dist/embed-amd.js": "@jupyter-widgets/html-manager/dist",
-        "dist/*.woff2": "@jupyter-widgets/html-manager/dist",
-    },
+    (
+        ("dist/embed-amd.js", "@jupyter-widgets/html-manager/dist"),
+        # It looks for its fonts beside itself, and for the same ones two folders further up.
+        ("dist/*.woff2", "@jupyter-widgets/html-manager/dist"),
+        ("dist/*.woff2", "@jupyter-widgets"),
+    ),
 )
 PACKAGES = (MATHJAX, REQUIRE, MANAGER)
 
@@ -190,19 +192,19 @@ def extract(tarball: Path, package: Package, folder: Path) -> list[Path]:
     Raises:
         RichbookError: if one of the names finds nothing.
     """
-    written: dict[str, list[Path]] = {pattern: [] for pattern in package.files}
+    written: dict[tuple[str, str], list[Path]] = {pair: [] for pair in package.files}
     with tarfile.open(tarball) as archive:
         for member in archive:
             inside = PurePosixPath(member.name).relative_to("package")
-            pattern = next((p for p in package.files if fnmatch(inside.as_posix(), p)), None)
-            if pattern is None or not member.isfile():
-                continue
-            target = Path(folder) / package.files[pattern] / inside.name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with archive.extractfile(member) as source, target.open("wb") as sink:
-                shutil.copyfileobj(source, sink)
-            written[pattern].append(target)
-    missing = [pattern for pattern, paths in written.items() if not paths]
+            for pattern, place in package.files:
+                if not member.isfile() or not fnmatch(inside.as_posix(), pattern):
+                    continue
+                target = Path(folder) / place / inside.name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with archive.extractfile(member) as source, target.open("wb") as sink:
+                    shutil.copyfileobj(source, sink)
+                written[pattern, place].append(target)
+    missing = [pattern for (pattern, place), paths in written.items() if not paths]
     if missing:
         raise RichbookError(f"package: {package.tarball} holds nothing named {', '.join(missing)}")
     return [path for paths in written.values() for path in paths]

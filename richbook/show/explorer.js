@@ -256,9 +256,10 @@ function render({ model, el }) {
   const observer = new ResizeObserver(() => draw());
   observer.observe(el);
   draw();
-  // Arrow keys on a slider are for the slider, not for the notebook around it.
+  // Keys that move a slider are for the slider, not for the notebook around it.
+  const keep = (event) => { if (/^(Arrow|Page|Home|End)/.test(event.key)) event.stopPropagation(); };
   requestAnimationFrame(() => {
-    el.closest(".rb-explorer")?.addEventListener("keydown", (event) => event.stopPropagation());
+    el.closest(".rb-explorer")?.addEventListener("keydown", keep);
     draw();
   });
   return () => observer.disconnect();

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 
 import ipywidgets as widgets
 from matplotlib.figure import Figure
+from PIL import Image
 
 from richbook.measure import RichbookError
 
-#: Dots per inch of a page: legible at the book's width, small enough to store a dozen of them.
-PAGE_DPI = 70
+#: Dots per inch of a page, and the colours it is reduced to: sharp, and a dozen fit into a notebook.
+PAGE_DPI, PAGE_COLORS = 96, 256
+#: Pixels an inch at which a page is shown, the usual meaning of an inch in a browser.
+SCREEN_DPI = 96
 
 
 def flip_book(
@@ -47,7 +50,14 @@ def flip_book(
         description=description,
         style={"description_width": "initial"},
     )
-    pages = [widgets.Image(value=_png(figure), format="png", layout={"max_width": "100%"}) for figure in figures]
+    pages = [
+        widgets.Image(
+            value=_png(figure),
+            format="png",
+            layout={"width": f"{round(figure.get_figwidth() * SCREEN_DPI)}px", "max_width": "100%"},
+        )
+        for figure in figures
+    ]
     stack = widgets.Stack(pages, selected_index=start)
     widgets.jslink((slider, "index"), (stack, "selected_index"))
     box = widgets.VBox([slider, stack])
@@ -56,6 +66,7 @@ def flip_book(
 
 
 def _png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=PAGE_DPI, pil_kwargs={"optimize": True})
-    return buffer.getvalue()
+    drawn, reduced = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=PAGE_DPI)
+    Image.open(drawn).convert("RGB").quantize(PAGE_COLORS).save(reduced, "png", optimize=True)
+    return reduced.getvalue()

@@ -34,12 +34,12 @@ class LivePicture:
         self.steps, self.width, self.floor = steps, width, floor
         self.figure = Figure(figsize=(6.4, 4.0), dpi=120, facecolor="white", layout="none")
         self._canvas = FigureCanvasAgg(self.figure)
-        grid = self.figure.add_gridspec(2, 2, width_ratios=(1.25, 1), left=0.1, right=0.985,
-                                        bottom=0.12, top=0.86, wspace=0.36, hspace=0.62)
+        grid = self.figure.add_gridspec(2, 2, width_ratios=(1.25, 1), left=0.115, right=0.975,
+                                        bottom=0.125, top=0.85, wspace=0.4, hspace=0.72)
         self._d_lr = self.figure.add_subplot(grid[:, 0])
         self._accuracy = self.figure.add_subplot(grid[0, 1])
         self._utilization = self.figure.add_subplot(grid[1, 1])
-        self._title = self.figure.text(0.02, 0.955, "", fontsize=11, color="#222222", va="center")
+        self._title = self.figure.text(0.02, 0.955, "", fontsize=12, color="#222222", va="center")
         self._dress()
         self._lines = {
             "d_lr": self._d_lr.plot([], [], color=COLORS["d_lr"], linewidth=2)[0],
@@ -49,9 +49,9 @@ class LivePicture:
         for part in ("train", "test"):
             self._lines[f"{part}_accuracy"] = self._accuracy.plot(
                 [], [], color=COLORS["accuracy"], linestyle=LINE_STYLES[part], label=part)[0]
-        self._accuracy.legend(loc="lower right", frameon=False, fontsize=9.5, handlelength=1.8)
+        self._accuracy.legend(loc="lower right", frameon=False, fontsize=10.5, handlelength=1.8)
         self._value = self._d_lr.annotate("", (0, 0), xytext=(6, 0), textcoords="offset points",
-                                          fontsize=11, color=COLORS["d_lr"], weight="bold",
+                                          fontsize=12.5, color=COLORS["d_lr"], weight="bold",
                                           va="center", annotation_clip=False)
         self._ghosts = []
 
@@ -59,23 +59,23 @@ class LivePicture:
         """Name the axes and set their limits."""
         for axes in (self._d_lr, self._accuracy, self._utilization):
             axes.spines[["top", "right"]].set_visible(False)
-            axes.tick_params(labelsize=9.5)
+            axes.tick_params(labelsize=11)
         for axes in (self._d_lr, self._accuracy):
             set_step_axis(axes, [0, self.steps])
         self._d_lr.set_ylim(0, max(0.65, 1.1 * self.floor))
         self._d_lr.axhline(self.floor, color=COLORS["floor"], linewidth=0.8)
-        self._d_lr.annotate(f"isotropic floor {self.floor:.2f}", (0.02, self.floor), fontsize=9,
+        self._d_lr.annotate(f"isotropic floor {self.floor:.2f}", (0.02, self.floor), fontsize=10,
                             xycoords=("axes fraction", "data"), xytext=(0, 3),
                             textcoords="offset points", color="#555555")
-        self._d_lr.set_ylabel("D_LR", fontsize=11)
-        self._d_lr.set_xlabel("training step t (updates)", fontsize=10)
+        self._d_lr.set_ylabel("D_LR", fontsize=12)
+        self._d_lr.set_xlabel("training step t (updates)", fontsize=11)
         self._accuracy.set_ylim(0, 1.04)
-        self._accuracy.set_xlabel("training step t (updates)", fontsize=10)
-        self._accuracy.set_title("accuracy (fraction correct)", fontsize=10, loc="left")
+        self._accuracy.set_xlabel("step t (updates)", fontsize=11)
+        self._accuracy.set_title("accuracy (fraction correct)", fontsize=11, loc="left")
         self._utilization.set_xlim(0, self.width + 1)
         self._utilization.set_ylim(0, 1.04)
-        self._utilization.set_xlabel("number of eigenfunctions k", fontsize=10)
-        self._utilization.set_title("cumulative utilization", fontsize=10, loc="left")
+        self._utilization.set_xlabel("eigenfunctions k", fontsize=11)
+        self._utilization.set_title("cumulative utilization", fontsize=11, loc="left")
 
     def set_ghosts(self, runs: Sequence[Sequence[dict]]) -> None:
         """Keep the last few earlier runs, each a list of records, as faint grey lines."""

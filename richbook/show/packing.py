@@ -205,9 +205,9 @@ def _measured(defined: np.ndarray, kept: int) -> str:
     """Write D_LR with its range over the seeds that have one."""
     if not len(defined):
         return "D_LR undefined (features or outputs are constant)"
-    if len(defined) == 1:
-        return f"D_LR {defined[0]:.3f} (one seed)"
     note = "" if len(defined) == kept else f", undefined in {kept - len(defined)}"
+    if len(defined) == 1:
+        return f"D_LR {defined[0]:.3f} (one seed{note})"
     return (f"D_LR {defined.mean():.3f} ({defined.min():.3f}–{defined.max():.3f} over "
             f"{len(defined)} seeds{note})")
 

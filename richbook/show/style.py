@@ -74,6 +74,10 @@ def book_style():
     """
     with matplotlib.rc_context(_settings()):
         yield
+        # The first figure of a notebook loads the inline backend, which turns interactive mode on.
+        # Restoring that too would hide every later figure.
+        interactive = matplotlib.is_interactive()
+    matplotlib.interactive(interactive)
 
 
 def sequence_colors(count: int) -> list[tuple]:

@@ -56,7 +56,8 @@ class Evaluation:
     def record(self, data: Data) -> dict[str, Tensor]:
         """All recorded numbers in float64 on the CPU, (K,), and ``utilization`` (K, p).
 
-        A network whose outputs or loss are not finite has diverged: all its numbers are nan.
+        A network has diverged if its outputs, its loss or ‖θ‖² leave the range of float32: all its
+        numbers are nan.
         """
         chunks = [
             self._part(slice(start, start + NETWORKS_AT_ONCE))._record(data)
@@ -73,6 +74,7 @@ class Evaluation:
         train_loss = squared_error(self.train_outputs, targets)
         finite = train_loss.isfinite() & _all_finite(self.train_features)
         finite &= _all_finite(self.test_outputs)
+        finite &= self.parameter_norm.to(finite.device, torch.float32).isfinite()
         features = _zero_unless(finite, self.train_features)
         outputs = _zero_unless(finite, self.train_outputs)
         tolerance = rank_tolerance(outputs.dtype)

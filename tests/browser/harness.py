@@ -28,9 +28,11 @@ HANDLE = ".noUi-handle"
 TOKEN = "test"
 AT_HOME = ("file:", "data:", "blob:", "http://127.0.0.1:", "ws://127.0.0.1:")
 
-# The sliders under `root`: how many, and whether one stands at its right end.
-COUNT_SLIDERS = "root => root.querySelectorAll('.noUi-handle').length"
-DRAWING = "root => [...root.querySelectorAll('svg')].map(svg => svg.outerHTML).join('\\n')"
+# The widgets whose sliders work without a kernel, and those that need one.
+STATIC_WIDGETS, LIVE_WIDGETS = ".rb-explorer, .rb-flip-book", ".rb-live"
+# What the reader sees of a widget beside its sliders.
+DRAWING = """root => [...root.querySelectorAll('svg, img')]
+    .filter(part => part.getClientRects().length).map(part => part.outerHTML).join('\\n')"""
 
 
 def chromium() -> str | None:
@@ -59,9 +61,9 @@ class Watch:
 
 
 def press_each_slider(page, root) -> list[tuple[str, str]]:
-    """Move each slider under an explorer by key; the drawing before and after, slider by slider."""
+    """Move each slider of a widget by key; the drawing before and after, slider by slider."""
     pairs = []
-    for number in range(root.evaluate(COUNT_SLIDERS)):
+    for number in range(root.locator(HANDLE).count()):
         handle = root.locator(HANDLE).nth(number)
         handle.scroll_into_view_if_needed()
         handle.focus()
@@ -80,7 +82,8 @@ def jupyter_lab(folder: Path, scratch: Path):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     own = ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR")
-    environment = os.environ | {f"JUPYTER_{name}": str(scratch / name) for name in own}
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    environment |= {f"JUPYTER_{name}": str(scratch / name) for name in own}
     environment |= {"IPYTHONDIR": str(scratch / "ipython"), "JUPYTER_PREFER_ENV_PATH": "1"}
     command = [
         *(sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root"),

@@ -66,11 +66,14 @@ def listen(root) -> None:
     """Keep what the status line of a live widget says from now on, each text once."""
     root.evaluate(
         """root => {
+            const now = () => root.querySelector('.rb-live-status').textContent;
+            let last = now();
             root.rbSaid = [];
-            new MutationObserver(() => {
-                const text = root.querySelector('.rb-live-status').textContent;
-                if (text !== root.rbSaid.at(-1)) root.rbSaid.push(text);
-            }).observe(root, { childList: true, characterData: true, subtree: true });
+            root.rbListener?.disconnect();
+            root.rbListener = new MutationObserver(() => {
+                if (now() !== last) root.rbSaid.push(last = now());
+            });
+            root.rbListener.observe(root, { childList: true, characterData: true, subtree: true });
         }"""
     )
 

@@ -1,8 +1,8 @@
 """The definitions of the measures, spelled out with n×n matrices in float64.
 
-Slow on purpose, and written without the package. A function is a column of its values at the n samples,
-⟨f|g⟩ is the mean of f·g, and an operator on functions is an n×n matrix. Ranks are stated by the caller,
-who made the data, and never found by a tolerance.
+Slow on purpose, and written without the package. A function is a column of its values at the n
+samples, ⟨f|g⟩ is the mean of f·g, and an operator on functions is an n×n matrix. Ranks are stated
+by the caller, who made the data, and never found by a tolerance.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ def put(device, values, dtype=torch.float64):
 
 
 def problem(seed, n=60, p=8, c=4, offset=0.5):
-    """Features (n, p) with a falling spectrum and an offset, and c outputs that they express only in part."""
+    """Features (n, p) with a falling spectrum and an offset, and c outputs they express in part."""
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(n, p)) * np.geomspace(1, 0.1, p) @ rng.normal(size=(p, p)) + offset
     outputs = features @ rng.normal(size=(p, c)) + rng.normal(size=(n, c)) + offset
@@ -60,7 +60,7 @@ def constant_projector(n):
 
 
 def span_projector(outputs, rank):
-    """P_Ĥ, from the ``rank`` leading left singular vectors of the outputs as they are, not centred."""
+    """P_Ĥ, from the ``rank`` leading left singular vectors of the outputs, not centred."""
     basis = np.linalg.svd(array(outputs), full_matrices=False)[0][:, :rank]
     return basis @ basis.T
 

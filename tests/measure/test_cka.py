@@ -39,6 +39,14 @@ def test_both_ways_of_computing_agree_where_they_meet(device, n):
     )
 
 
+@pytest.mark.parametrize(("n", "p"), [(200_000, 4), (4, 200_000)])
+def test_neither_long_nor_wide_data_needs_a_square_of_it(device, n, p):
+    """200 000 × 200 000 numbers would be 320 GB."""
+    a, b = (put(device, values) for values in _pair(9, n=4, p_a=4, p_b=2))
+    repeated = a.repeat(n // 4, p // 4), b.repeat(n // 4, p // 4)  # CKA does not see repetition
+    assert float(cka(*repeated)) == pytest.approx(reference.cka(a, b), abs=1e-9)
+
+
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 10**6),
@@ -61,7 +69,7 @@ def test_bounds_and_invariances(device, seed, n, p_a, p_b, power):
 
 
 def test_not_blind_to_stretching(device):
-    """Rotations leave CKA alone; a mixing that stretches does not. D_LR treats outputs otherwise."""
+    """Rotations leave CKA alone; a mixing that stretches does not, unlike D_LR of outputs."""
     a, _ = _pair(2)
     stretched = a @ np.diag([1, 1, 1, 1, 1, 1, 1, 50.0])
     assert float(cka(put(device, stretched), put(device, a))) < 0.9

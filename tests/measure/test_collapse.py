@@ -37,7 +37,7 @@ def test_two_classes_on_a_line(device, within):
 
 
 def test_simplex_with_isotropic_spread(device):
-    """One-hot means: Σ_B is 1/C on C − 1 directions; spread s² in every direction: NC1 = s² (C − 1)."""
+    """One-hot means: Σ_B is 1/C on C − 1 directions. Spread s² in each: NC1 = s² (C − 1)."""
     classes, spread = 5, 0.2
     steps = (
         spread

@@ -158,6 +158,16 @@ def test_outputs_that_span_every_function_on_the_sample(device, c):
     assert value == pytest.approx(reference.d_lr(features, outputs, rank=min(c, 12)), abs=1e-9)
 
 
+@pytest.mark.parametrize(("n", "p"), [(200_000, 4), (4, 200_000)])
+def test_neither_long_nor_wide_data_needs_a_square_of_it(device, n, p):
+    """200 000 × 200 000 numbers would be 320 GB."""
+    features, outputs = (put(device, values) for values in reference.problem(15, n=4, p=4, c=1))
+    repeated = features.repeat(n // 4, p // 4)  # neither repetition changes D_LR
+    value = float(d_lr(repeated, outputs.repeat(n // 4, 1)))
+    expected = reference.d_lr(features, outputs, rank=1)
+    assert value == pytest.approx(expected, abs=1e-9)
+
+
 def test_unused_features(device):
     features, outputs = reference.problem(14)
     wide = np.column_stack([features, np.zeros(60), np.full(60, 0.1)])

@@ -1,4 +1,4 @@
-"""What must hold for every network: bounds, invariances, and the value 0 for the minimum projection."""
+"""What must hold for every network: bounds, invariances, and 0 for the minimum projection."""
 
 import functools
 import warnings

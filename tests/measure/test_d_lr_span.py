@@ -1,4 +1,4 @@
-"""Which functions count as learned: the rank of Ĥ, the constant in it, and projecting before centring."""
+"""Which functions count as learned: rank of Ĥ, the constant in it, projection before centring."""
 
 import warnings
 

@@ -78,6 +78,28 @@ def test_rank_in_lower_precision(device, kind, dtype):
     np.testing.assert_allclose(projector, reference.span_projector(make(), rank), atol=tolerance)
 
 
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("n", "c", "offset"), [(30, 10, 30.0), (60, 6, 20.0), (1000, 10, 3.0)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_rounding_on_an_offset_is_not_the_constant(device, dtype, n, c, offset, seed):
+    """Outputs that sum to zero hold no constant, though rounding tilts their empty direction."""
+    rng = np.random.default_rng(seed)
+    outputs = reference.zero_sum(rng.normal(size=(n, c)) + offset * rng.normal(size=c))
+    assert MinimumProjection.from_outputs(put(device, outputs, dtype)).rank == c - 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("condition", [1e3, 1e4])
+@pytest.mark.parametrize(("offset", "constant"), [(0.3, 0), (3.0, 0), (0.3, 1), (3.0, 1)])
+def test_rank_survives_an_ill_conditioned_mixing(device, offset, constant, condition, seed):
+    """Zero-sum outputs have rank c − 1, and c once the constant is added to one of them."""
+    rng = np.random.default_rng(seed)
+    outputs = reference.zero_sum(rng.normal(size=(60, 6)) + offset * rng.normal(size=6))
+    outputs[:, 0] += constant
+    mixed = outputs @ reference.invertible(rng, 6, condition)
+    assert MinimumProjection.from_outputs(put(device, mixed)).rank == 5 + constant
+
+
 def test_one_function(device):
     outputs = reference.problem(7)[1]
     projection = MinimumProjection.from_outputs(put(device, outputs[:, 0]))

@@ -1,6 +1,5 @@
 """Moments: streaming, merging, networks side by side, and accuracy on hostile numbers."""
 
-import dataclasses
 from unittest import mock
 
 import numpy as np
@@ -189,7 +188,7 @@ def test_a_degenerate_network_does_not_touch_its_neighbours(device):
 
 @pytest.mark.parametrize("offset", [0.0, 1e3])
 def test_float32_products_stay_accurate(device, offset):
-    """One million centred numbers: every entry within 1e-6 of the largest, in blocks of 4096 rows."""
+    """Five blocks of 4096 rows and less: every entry is within 1e-6 of the largest."""
     rng = np.random.default_rng(4)
     features = rng.normal(size=(20_000, 40)) @ rng.normal(size=(40, 40)) + offset
     outputs = features[:, :3] - offset
@@ -212,42 +211,3 @@ def test_exact_outputs_are_multiplied_in_float64(device):
     )
     variance = float(contrast @ moments.output_covariance @ contrast)
     assert variance == pytest.approx(difference.var(), rel=1e-3)
-
-
-@pytest.mark.parametrize("width", [1, 255, 512, 700, 1025])
-def test_symmetric_product_by_panels(device, width):
-    values = put(device, np.random.default_rng(6).normal(size=(9, width)), torch.float32)
-    product = moments_module.symmetric_product(values)
-    wanted = array(values).T @ array(values)
-    np.testing.assert_allclose(array(product), wanted, atol=2e-6 * np.abs(wanted).max())
-    assert torch.equal(product, product.T)
-
-
-def test_symmetric_product_keeps_gradients_and_batches(device):
-    values = put(
-        device, np.random.default_rng(7).normal(size=(3, 600)), torch.float32
-    ).requires_grad_()
-    moments_module.symmetric_product(values).sum().backward()
-    wanted = 2 * array(values).sum(1, keepdims=True) * np.ones((1, 600))
-    np.testing.assert_allclose(array(values.grad), wanted, rtol=1e-3, atol=1e-3)
-    batch = moments_module.symmetric_product(values.detach().expand(2, 3, 600))
-    assert batch.shape == (2, 600, 600)
-
-
-def test_frobenius_norm_is_exact_and_safe(device):
-    matrix = np.random.default_rng(8).normal(size=(1024, 1024))
-    norm = moments_module.frobenius(put(device, matrix))
-    assert float(norm) == pytest.approx(np.linalg.norm(matrix), rel=1e-12)
-    for scale in (1e200, 1e-200):
-        assert float(moments_module.frobenius(put(device, matrix) * scale)) == pytest.approx(
-            np.linalg.norm(matrix) * scale, rel=1e-12
-        )
-    assert moments_module.frobenius(torch.zeros(2, 3, 3)).tolist() == [0.0, 0.0]
-
-
-def test_moments_are_a_plain_record():
-    assert [field.name for field in dataclasses.fields(Moments)] == [
-        "count",
-        *ARRAYS[:2],
-        *ARRAYS[2:],
-    ]

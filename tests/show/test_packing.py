@@ -105,6 +105,9 @@ NAN = math.nan
     (([NAN, 0.1, 0.3], [0.9] * 3, [-1] * 3),
      "D_LR 0.200 (0.100–0.300 over 2 seeds, undefined in 1) · test accuracy 0.90 · "
      "between rich and lazy"),
+    (([0.1, NAN, NAN], [0.9, 0.9, NAN], [-1, -1, 9]),
+     "D_LR 0.100 (one seed, undefined in 1) · test accuracy 0.90 · rich · "
+     "1 of 3 seeds diverged, at step 9"),
     (([0.0, 0.0], [0.1, 0.12], [-1, -1]),
      "D_LR 0.000 (0.000–0.000 over 2 seeds) · test accuracy 0.11 · hardly trained"),
 ])

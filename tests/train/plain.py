@@ -1,4 +1,4 @@
-"""Training written out with torch's own modules and optimiser: what the package is compared with."""
+"""Training written out with torch's modules and optimiser, to compare the package with."""
 
 import torch
 from torch import nn
@@ -52,7 +52,7 @@ def loop(settings, device="cpu"):
         loss = ((network(inputs[index]) - wanted[index]) ** 2).sum(1).mean()
         loss.backward()
         optimiser.step()
-        yield float(loss), network
+        yield float(loss.detach()), network
 
 
 def train_loss(network, settings):

@@ -112,7 +112,8 @@ def test_log_steps_are_evenly_spaced_on_a_log_axis():
 
 
 @pytest.mark.parametrize(
-    "wrong", [[-1], [11], [1.5], [NAN], [INFINITY], ["a"], "5", ["5"], [None], [[1]], [True], 11, {}]
+    "wrong",
+    [[-1], [11], [1.5], [NAN], [INFINITY], ["a"], "5", ["5"], [None], [[1]], [True], 11, {}],
 )
 def test_record_at_wrong(wrong):
     settings = TrainingSettings(steps=10)
