@@ -29,12 +29,12 @@ class Wrong(Exception):
 
 
 class _Stopped(BaseException):
-    """Raised inside an answer that has used up its time. Not an Exception, so that it is not swallowed."""
+    """Raised inside an answer whose time is up. No Exception, so that it is not swallowed."""
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise: its id ("4.1"), what the answer must be called with, and the test of its properties."""
+    """One exercise: its id ("4.1"), the call that is expected, and the test of its properties."""
 
     id: str
     signature: str
@@ -43,7 +43,13 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of a check: ``passed``, and a ``message`` in words. Truthy if passed."""
+    """The outcome of a check: ``passed``, and a ``message`` in words. Truthy if passed.
+
+    Example:
+        >>> verdict = Verdict("4.2", True, "right, on random instances")
+        >>> bool(verdict), verdict
+        (True, ✓ 4.2: right, on random instances)
+    """
 
     exercise: str
     passed: bool
@@ -60,7 +66,7 @@ EXERCISES: dict[str, Exercise] = {}
 
 
 def exercise(id: str, signature: str) -> Callable[[Callable], Callable]:
-    """Register a test as the check of an exercise. The test is called with the answer and a generator."""
+    """Register a test, called with the answer and a generator, as the check of an exercise."""
 
     def register(test: Callable) -> Callable:
         if id in EXERCISES:
@@ -83,8 +89,8 @@ def check(
         time_limit: seconds before the check gives up.
 
     Returns:
-        A ``Verdict``: truthy if right, and printed as a sentence either way. A wrong, slow or raising
-        answer is a verdict and not an exception.
+        A ``Verdict``: truthy if right, and printed as a sentence either way. A wrong, slow or
+        raising answer is a verdict and not an exception.
 
     Raises:
         RichbookError: no such exercise; the message lists them.
@@ -147,7 +153,10 @@ def _run(test: Callable[[], None], time_limit: float) -> str | None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(worker.ident), ctypes.py_object(_Stopped)
     )
-    return f"your function took more than {time_limit:g} seconds on small instances; is there a loop that never ends?"
+    return (
+        f"your function took more than {time_limit:g} seconds on small instances; "
+        "is there a loop that never ends?"
+    )
 
 
 def _outcome(test: Callable[[], None]) -> str | None:
@@ -173,7 +182,9 @@ def require(holds: bool | Tensor, message: str) -> None:
 def as_tensor(value: object, what: str, shape: tuple[int, ...] | None = None) -> Tensor:
     """The answer's value in float64, checked to be numbers, finite, and of the shape expected."""
     try:
-        tensor = torch.as_tensor(value, dtype=torch.float64).detach()  # a Python float keeps its digits
+        tensor = torch.as_tensor(
+            value, dtype=torch.float64
+        ).detach()  # a Python float keeps its digits
     except (TypeError, ValueError, RuntimeError):
         raise Wrong(f"expected {what} as a tensor, got {type(value).__name__}") from None
     if shape is not None and tuple(tensor.shape) != shape:

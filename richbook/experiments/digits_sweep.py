@@ -40,8 +40,16 @@ def record_sweep(
 ) -> xr.Dataset:
     """Train the default sweep and write it to ``path`` as netCDF, whole or not at all.
 
+    Returns:
+        What was recorded. It takes two to four minutes on two CPU cores.
+
     Raises:
         RichbookError: the folder of ``path`` does not exist.
+
+    Example:
+        >>> record_sweep("no/such/folder/sweep.nc")
+        Traceback (most recent call last):
+        richbook.measure.errors.RichbookError: path: the folder no/such/folder does not exist
     """
     path = Path(path)
     if not path.parent.is_dir():

@@ -1,4 +1,4 @@
-"""A slider over pictures: the same object turns pages in JupyterLab and in a page without a kernel."""
+"""A slider over pictures, alive in JupyterLab and in a page without a kernel alike."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PIL import Image
 
 from richbook.measure import RichbookError
 
-#: Dots per inch of a page, and the colours it is reduced to: sharp, and a dozen fit into a notebook.
+#: Dots per inch of a page, and the colours it is reduced to; a dozen pages fit into a notebook.
 PAGE_DPI, PAGE_COLORS = 96, 256
 #: Pixels an inch at which a page is shown, the usual meaning of an inch in a browser.
 SCREEN_DPI = 96
@@ -41,7 +41,9 @@ def flip_book(
         (2, 2)
     """
     if not figures or len(figures) != len(labels):
-        raise RichbookError(f"labels: expected one for each figure, got {len(labels)} for {len(figures)} figures")
+        raise RichbookError(
+            f"labels: expected one for each figure, got {len(labels)} for {len(figures)} figures"
+        )
     if not 0 <= start < len(figures):
         raise RichbookError(f"start: expected a page from 0 to {len(figures) - 1}, got {start!r}")
     slider = widgets.SelectionSlider(

@@ -62,13 +62,31 @@ def own_documentation(value) -> str:
     return "" if text.startswith(f"{value.__name__}(") else text
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_public_name_has_a_runnable_example(name):
-    value = getattr(richbook, name)
-    if inspect.isclass(value) and issubclass(value, Exception):
-        assert own_documentation(value)
-        return
+def shows_an_example(value) -> bool:
+    """Whether a function or a class, itself or through one of its methods, does."""
     texts = [own_documentation(value)]
     if inspect.isclass(value):
         texts += [getattr(member, "__doc__", "") or "" for member in vars(value).values()]
-    assert any(">>>" in text for text in texts), f"richbook.{name} shows no example"
+    return any(">>>" in text for text in texts)
+
+
+def makers(name: str) -> list:
+    """The public functions that return an object of a class."""
+    functions = [getattr(richbook, other) for other in PUBLIC]
+    annotations = [getattr(function, "__annotations__", {}).get("return") for function in functions]
+    return [
+        function
+        for function, made in zip(functions, annotations, strict=True)
+        if name in (made, getattr(made, "__name__", None))
+    ]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_name_has_a_runnable_example(name):
+    """A function shows its use; a class does, or the function that makes its objects."""
+    value = getattr(richbook, name)
+    assert own_documentation(value), f"richbook.{name} is not documented"
+    if inspect.isclass(value) and issubclass(value, Exception):
+        return
+    candidates = [value, *(makers(name) if inspect.isclass(value) else [])]
+    assert any(map(shows_an_example, candidates)), f"richbook.{name} shows no example"

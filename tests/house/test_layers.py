@@ -20,7 +20,7 @@ def test_imports_point_one_way():
 
 def test_ruff_is_content():
     done = subprocess.run(
-        [sys.executable, "-m", "ruff", "check", "--no-cache", "."],
+        [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format", "concise", "."],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

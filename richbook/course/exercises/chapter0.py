@@ -11,13 +11,15 @@ from richbook.measure import d_lr
 
 @exercise("0.1", "rich_features(labels)")
 def rich_features(answer, generator):
+    """Features of balanced classes must have D_LR = 0 with respect to the one-hot outputs."""
     for classes in (2, 4, 7):
         labels = torch.arange(20 * classes if classes != 2 else 40) % classes
         labels = labels[torch.randperm(len(labels), generator=generator)]
         features = as_tensor(answer(labels), "features")
         require(
             features.ndim == 2 and len(features) == len(labels),
-            f"expected features of shape (n, p), one row a sample; yours have shape {tuple(features.shape)}",
+            "expected features of shape (n, p), one row a sample; "
+            f"yours have shape {tuple(features.shape)}",
         )
         require(
             features.std(0).max() > 0,
@@ -32,6 +34,7 @@ def rich_features(answer, generator):
 
 @exercise("0.2", "richest(sweep)")
 def richest(answer, generator):
+    """The setting found must have the lowest seed mean of D_LR at the last step."""
     for _ in range(3):
         grid = _random_sweep(generator)
         best = answer(grid)
@@ -50,7 +53,8 @@ def richest(answer, generator):
         lowest = float(mean.min())
         require(
             found <= lowest + 1e-9,
-            f"your setting has a mean D_LR of {found:.3f} over seeds at the last step; the lowest is {lowest:.3f}",
+            f"your setting has a mean D_LR of {found:.3f} over seeds at the last step; "
+            f"the lowest is {lowest:.3f}",
         )
 
 

@@ -7,6 +7,8 @@ from richbook.course.checking import as_tensor, close, exercise, require
 
 @exercise("1.1", "linearised(function, parameters, direction)")
 def linearised(answer, generator):
+    """Exact on affine functions, and an error that falls fourfold when the step is halved."""
+
     def draw(*shape):
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
@@ -37,12 +39,15 @@ def linearised(answer, generator):
     ratio = errors[0] / max(errors[1], 1e-300)
     require(
         3 < ratio < 5,
-        f"halving the step should divide the error by 4, as a first-order expansion does; yours divides it by {ratio:.2f}",
+        "halving the step should divide the error by 4, as a first-order expansion does; "
+        f"yours divides it by {ratio:.2f}",
     )
 
 
 @exercise("1.2", "relative_movement(initial, final)")
 def relative_movement(answer, generator):
+    """Zero at rest, one when doubled, blind to common scale and to how parameters are cut."""
+
     def draw(*shape):
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 

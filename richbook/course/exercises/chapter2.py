@@ -12,13 +12,12 @@ def _features(generator, count, width):
 
 @exercise("2.1", "eigenpairs(features)")
 def eigenpairs(answer, generator):
+    """Eigenpairs of the n×n kernel, orthonormal under the mean over samples."""
     for count, width in ((40, 3), (60, 5)):
         features = _features(generator, count, width)
         result = answer(features)
         if not isinstance(result, tuple | list) or len(result) != 2:
-            raise Wrong(
-                "expected two things: the eigenvalues (p,) and the eigenfunctions at the samples (n, p)"
-            )
+            raise Wrong("expected two things: the eigenvalues (p,) and the eigenfunctions (n, p)")
         values = as_tensor(result[0], "the eigenvalues", (width,))
         functions = as_tensor(result[1], "the eigenfunctions", (count, width))
         kernel = features @ features.T / count  # T on the samples
@@ -34,7 +33,8 @@ def eigenpairs(answer, generator):
         identity = torch.eye(width, dtype=torch.float64)
         require(
             close(gram, identity),
-            "the eigenfunctions should be orthonormal under the mean over samples: E[e_j e_k] = 1 if j = k, else 0",
+            "the eigenfunctions should be orthonormal under the mean over samples: "
+            "E[e_j e_k] = 1 if j = k, else 0",
         )
         require(
             close(kernel @ functions, functions * values),
@@ -44,6 +44,7 @@ def eigenpairs(answer, generator):
 
 @exercise("2.2", "nystrom(features, new_features)")
 def nystrom(answer, generator):
+    """Orthonormal at the samples, and T e = ρ e at new inputs."""
     for count, width in ((50, 3), (80, 6)):
         features = _features(generator, count, width)
         fresh = _features(generator, 7, width)
@@ -58,5 +59,6 @@ def nystrom(answer, generator):
         moved = fresh @ (features.T @ here) / count  # E_x[Φ(x')·Φ(x) e_k(x)]
         require(
             close(moved, there * values, 1e-5),
-            "at new inputs T e_k = ρ_k e_k should still hold, the mean running over the old samples; yours does not",
+            "at new inputs T e_k = ρ_k e_k should still hold, the mean running over the old "
+            "samples; yours does not",
         )

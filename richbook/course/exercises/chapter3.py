@@ -7,6 +7,7 @@ from richbook.course.checking import as_tensor, close, exercise, require
 
 @exercise("3.1", "output_rank(outputs)")
 def output_rank(answer, generator):
+    """Rounding does not count, small but real directions do, in float32 and bfloat16."""
     for dtype in (torch.float32, torch.bfloat16):
         for count, width in ((200, 5), (300, 9)):
             logits = torch.randn(count, width, generator=generator, dtype=torch.float64)
@@ -25,12 +26,14 @@ def output_rank(answer, generator):
     found = as_tensor(answer(small.float()), "the rank", ())
     require(
         float(found) == 3,
-        "in float32 a direction of relative size 1e-3 is far above rounding and counts; yours drops it",
+        "in float32 a direction of relative size 1e-3 is far above rounding; yours drops it",
     )
 
 
 @exercise("3.2", "project(outputs, values)")
 def project(answer, generator):
+    """Idempotent, the identity on the span, orthogonal rest, blind to mixing and repetition."""
+
     def draw(*shape):
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 

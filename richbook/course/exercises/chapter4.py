@@ -19,6 +19,8 @@ def _reference(features, outputs):
 
 @exercise("4.1", "d_lr_from_moments(features, outputs)")
 def d_lr_from_moments(answer, generator):
+    """Equal to the definition with n×n matrices, blind to mixing, right at deficient rank."""
+
     def draw(*shape):
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
@@ -29,7 +31,8 @@ def d_lr_from_moments(answer, generator):
         value = as_tensor(answer(features, outputs), "D_LR", ())
         require(
             close(value, expected, 1e-6),
-            f"on random features (n={count}, p={width}, C={classes}) the definition gives {float(expected):.6f}, "
+            f"on random features (n={count}, p={width}, C={classes}) the definition gives "
+            f"{float(expected):.6f}, "
             f"yours {float(value):.6f}. Is the projection taken before the centring?",
         )
         mixed = as_tensor(answer(features, outputs @ draw(classes, classes)), "D_LR", ())
@@ -49,6 +52,7 @@ def d_lr_from_moments(answer, generator):
 
 @exercise("4.2", "isotropic(dim, rank)")
 def isotropic(answer, generator):
+    """Equal to the cosine of an identity and a random projector of that rank."""
     for _ in range(4):
         dim = int(torch.randint(4, 30, (), generator=generator))
         rank = int(torch.randint(1, dim + 1, (), generator=generator))
@@ -58,12 +62,14 @@ def isotropic(answer, generator):
         value = as_tensor(answer(dim, rank), "the value", ())
         require(
             close(value, expected, 1e-8),
-            f"{dim} equal directions and a projector of rank {rank} give {float(expected):.4f}; yours is {float(value):.4f}",
+            f"{dim} equal directions and a projector of rank {rank} give {float(expected):.4f}; "
+            f"yours is {float(value):.4f}",
         )
 
 
 @exercise("4.3", "misleading_start(features)")
 def misleading_start(answer, generator):
+    """S_init above 0.9 for trained features that did not change."""
     for width in (4, 8):
         features = torch.randn(300, width, generator=generator, dtype=torch.float64)
         initial = as_tensor(answer(features), "the initial features")

@@ -1,0 +1,99 @@
+"""Every exercise of every chapter: its solution passes, its stub does not, and wrong answers fail."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import richbook
+from richbook.course.chapters import read_text
+from richbook.course.checking import EXERCISES
+
+TEXTS = sorted((Path(__file__).resolve().parents[2] / "notebooks" / "text").glob("*.md"))
+
+
+def tagged(kind: str) -> dict[str, tuple[Path, str]]:
+    """Exercise id -> chapter and source of the cell that carries the tag ``kind-id``."""
+    found = {}
+    for text in TEXTS:
+        for cell in read_text(text).cells:
+            for tag in cell.metadata.get("tags", []):
+                if tag.startswith(f"{kind}-"):
+                    found[tag.removeprefix(f"{kind}-")] = (text, cell.source)
+    return found
+
+
+STUBS, SOLUTIONS = tagged("exercise"), tagged("solution")
+
+
+def function_of(text: Path, source: str):
+    """The function that a cell defines, among the chapter's imports; statements after it are left out."""
+    imports = re.findall(
+        r"^(?:import|from) .*$", "\n".join(c.source for c in read_text(text).cells), re.MULTILINE
+    )
+    body = re.match(r"(def (\w+)\(.*?)(?=\n\S|\Z)", source, re.DOTALL)
+    namespace: dict = {}
+    exec("\n".join([*imports, body.group(1)]), namespace)
+    return namespace[body.group(2)]
+
+
+def test_every_check_has_a_stub_and_a_solution():
+    assert sorted(STUBS) == sorted(SOLUTIONS) == sorted(EXERCISES)
+
+
+def test_every_chapter_has_two_exercises():
+    for text in TEXTS:
+        assert sum(chapter == text for chapter, _ in STUBS.values()) >= 2, text.stem
+
+
+@pytest.mark.parametrize("exercise", sorted(SOLUTIONS))
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_solution_passes(exercise, seed):
+    verdict = richbook.check(exercise, function_of(*SOLUTIONS[exercise]), seed=seed)
+    assert verdict, verdict
+
+
+@pytest.mark.parametrize("exercise", sorted(STUBS))
+def test_stub_fails(exercise):
+    verdict = richbook.check(exercise, function_of(*STUBS[exercise]))
+    assert not verdict and "not answered yet" in verdict.message
+
+
+def naive_d_lr(features, outputs):
+    """The mistake of chapter 3: centre first, then project."""
+    left = torch.linalg.svd(outputs - outputs.mean(0), full_matrices=False)[0]
+    phi = features - features.mean(0)
+    top = (phi.T @ left).square().sum()
+    return 1 - top / ((phi.T @ phi).norm() * left.shape[1] ** 0.5)
+
+
+def transposed_eigenpairs(features):
+    values, directions = torch.linalg.eigh(features.T @ features)  # not divided by n
+    return values.flip(0), features @ directions.flip(1) / values.flip(0).sqrt()
+
+
+WRONG = {
+    "0.1": lambda labels: labels[:, None].double(),
+    "0.2": lambda sweep: {"weight_decay": 0.0, "target_scale": 0.1, "learning_rate": 1e-3},
+    "1.1": lambda function, start, direction: function(start + direction),
+    "1.2": lambda initial, final: sum((a - b).norm() / b.norm() for a, b in zip(final, initial)),
+    "2.1": transposed_eigenpairs,
+    "2.2": lambda features, new: new @ torch.linalg.eigh(features.T @ features)[1],
+    "3.1": lambda outputs: int(torch.linalg.matrix_rank(outputs.double())),
+    "3.2": lambda outputs, values: outputs @ (outputs.T @ values) / len(values),
+    "4.1": naive_d_lr,
+    "4.2": lambda dim, rank: 1 - rank / dim,
+    "4.3": lambda features: 2 * features,
+}
+
+
+@pytest.mark.parametrize("exercise", sorted(WRONG))
+def test_plausible_mistake_fails_with_a_reason(exercise):
+    verdict = richbook.check(exercise, WRONG[exercise], seed=0)
+    assert not verdict and len(verdict.message) > 20
+    assert "raised" not in verdict.message, "the check should see the mistake, not trip over it"
+
+
+def test_mistakes_cover_all_exercises():
+    assert sorted(WRONG) == sorted(EXERCISES)
