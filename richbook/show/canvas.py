@@ -108,7 +108,7 @@ def draw_floor(ax: Axes, floor: float | None, label: str = "isotropic floor") ->
     if floor is None or not np.isfinite(floor):
         return
     ax.axhline(floor, color=COLORS["floor"], linewidth=0.8, zorder=1)
-    ax.annotate(f"{label} {floor:.2f}", (0, floor), xycoords=("axes fraction", "data"),
+    ax.annotate(f"{label} {floor:.3g}", (0, floor), xycoords=("axes fraction", "data"),
                 xytext=(4, 3), textcoords="offset points", fontsize=9, color="#555555",
                 va="bottom")
 

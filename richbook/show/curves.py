@@ -211,7 +211,10 @@ def plot_comparison(
             set_log_values(panel, low, high)
         else:
             panel.set_ylim(bottom=0)
-    draw_floor(panels[0], sweep.attrs.get("isotropic_d_lr"))
+    floor = sweep.attrs.get("isotropic_d_lr")
+    if floor is not None:
+        panels[0].set_ylim(top=1.15 * max(floor, panels[0].get_ylim()[1] / 1.15))
+    draw_floor(panels[0], floor)
     for panel in panels[2:]:
         panel.set_xlabel(AXIS_LABELS.get(axis, axis))
     return panels

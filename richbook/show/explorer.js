@@ -93,7 +93,7 @@ function drawHistory(s, width, height) {
   const names = s.family.cells.map((cell, i) => [last(cell), s.family.labels[i], cell === s.cell])
     .filter(([v, , here], i) => Number.isFinite(v) && (here || i === 0 || i === s.family.cells.length - 1));
   const floor = s.floor == null ? "" : line(box.left, y(s.floor), box.right, y(s.floor), "rb-floor") +
-    text(box.right, y(s.floor) - 4, `isotropic floor ${s.floor.toFixed(2)}`, { anchor: "end", kind: "rb-small" });
+    text(box.right, y(s.floor) - 4, `isotropic floor ${+s.floor.toFixed(3)}`, { anchor: "end", kind: "rb-small" });
   return draw(x, y) + floor +
     others.map((cell) => `<path class="rb-other" fill="none" d="${path(curve(s.d_lr, cell, s.steps, x, y, 0))}"/>`).join("") +
     bandAndLine(s.d_lr, s.cell, s.steps, x, y, COLORS.d_lr) +

@@ -64,7 +64,7 @@ class LivePicture:
             set_step_axis(axes, [0, self.steps])
         self._d_lr.set_ylim(0, max(0.65, 1.1 * self.floor))
         self._d_lr.axhline(self.floor, color=COLORS["floor"], linewidth=0.8)
-        self._d_lr.annotate(f"isotropic floor {self.floor:.2f}", (0.02, self.floor), fontsize=10,
+        self._d_lr.annotate(f"isotropic floor {self.floor:.3g}", (0.02, self.floor), fontsize=10,
                             xycoords=("axes fraction", "data"), xytext=(0, 3),
                             textcoords="offset points", color="#555555")
         self._d_lr.set_ylabel("D_LR", fontsize=12)

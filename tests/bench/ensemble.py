@@ -1,11 +1,10 @@
-"""A sweep as one ensemble against the same networks trained one after the other.
+"""A sweep against the same networks trained one after the other.
 
-The loop is torch's own: a module, ``torch.optim.SGD``, a batch, a step. It draws the batches that the
-sweep draws and starts from the same weights, so that the two can be compared number by number.
+The loop is torch's own: a module, ``torch.optim.SGD``, a batch, a step. It starts from the sweep's
+weights and draws the sweep's batches, so that the two can be compared number by number.
 """
 
 import itertools
-import time
 
 import torch
 from torch import nn
@@ -13,28 +12,30 @@ from torch import nn
 from richbook.train import MLP, TrainingSettings, load_data, sweep, train
 from richbook.train.ensemble import Ensemble
 from richbook.train.single import batches
-from tests.bench.table import best_times, show, verdict
+from tests.bench.table import best_times, show
 
 GRID = {
     "weight_decay": [0.0, 1e-4, 3e-4, 1e-3, 1e-2],
     "target_scale": [0.1, 0.3, 1.0, 2.0, 3.0],
     "learning_rate": [3e-4, 1e-3, 3e-3, 5e-3, 1e-2],
 }
-STEPS, BATCH = 200, 64
-NETWORKS = 125
-#: Networks that the loop trains; its time is scaled to all 125. The trainings are all of one length.
-MEASURED = 25
+NETWORKS, STEPS, BATCH = 125, 200, 64
+WIDTHS = (32, 64, 128)
+#: How many of the networks the two loops train; their times are scaled to all.
+IN_LOOP, IN_TRAIN = 25, 5
 FIRST_STEPS = 20
 TARGET, TOLERANCE = 25, 1e-4
 
 
-def settings_of_grid(width):
+def cells(width):
+    """The settings of all networks."""
     fixed = {"width": width, "batch_size": BATCH, "steps": STEPS}
     for values in itertools.product(*GRID.values()):
         yield TrainingSettings(**dict(zip(GRID, values, strict=True)), **fixed)
 
 
 def plain_network(settings):
+    """An nn.Sequential with the weights that the package starts from."""
     start = MLP(64, 10, settings)
     parts = []
     for source in (*start.hidden, start.head):
@@ -44,8 +45,8 @@ def plain_network(settings):
     return nn.Sequential(*parts[:-1])
 
 
-def plain_training(settings, steps=None):
-    """One network; yields the loss before each step, and the network."""
+def plain_training(settings, steps=STEPS):
+    """Train one network; yields the loss before each step, and the network."""
     data = load_data("digits")
     inputs = data.train_inputs
     targets = settings.target_scale * (nn.functional.one_hot(data.train_labels).float() - 0.1)
@@ -56,7 +57,7 @@ def plain_training(settings, steps=None):
         momentum=settings.momentum,
         weight_decay=settings.weight_decay,
     )
-    for index in itertools.islice(batches(settings, len(inputs)), steps or settings.steps):
+    for index in itertools.islice(batches(settings, len(inputs)), steps):
         loss = (network(inputs[index]) - targets[index]).square().sum(1).mean()
         optimiser.zero_grad()
         loss.backward()
@@ -64,72 +65,76 @@ def plain_training(settings, steps=None):
         yield loss.detach(), network
 
 
-def train_plainly(some):
+def loop(some):
     for settings in some:
         for _ in plain_training(settings):
             pass
 
 
-def steps_only(settings):
-    """What the ensemble needs for the steps alone, nothing recorded."""
-    sweep(**GRID, seeds=1, settings=settings, record_at=[], progress=False)
-
-
-def largest_difference(width):
-    """Of any parameter and any loss, over the first steps and over all 125 networks."""
-    cells = list(settings_of_grid(width))
-    data = load_data("digits")
-    codes = nn.functional.one_hot(data.train_labels).float() - 0.1
-    scales = torch.tensor([settings.target_scale for settings in cells])[:, None, None]
-    ensemble = Ensemble(cells, 64, 10, torch.device("cpu"))
-    loops = [plain_training(settings, FIRST_STEPS) for settings in cells]
-    parameters = losses = 0.0
-    for index in itertools.islice(batches(cells[0], len(codes)), FIRST_STEPS):
-        inputs = data.train_inputs[index].expand(NETWORKS, -1, -1)
-        ours = ensemble.descend(inputs, codes[index] * scales)
-        for member, loop in enumerate(loops):
-            loss, network = next(loop)
-            losses = max(losses, abs(float(ours[member] - loss)))
-            for layer, linear in enumerate(network[::2]):
-                weight = (ensemble.weights[layer][member] - linear.weight.detach()).abs().max()
-                bias = (ensemble.biases[layer][member, :, 0] - linear.bias.detach()).abs().max()
-                parameters = max(parameters, float(weight), float(bias))
-    return parameters, losses
-
-
-def run(threads, repeats=3):
-    rows = []
-    train_plainly([TrainingSettings(steps=1)])  # the first use of an optimiser loads half of torch
-    for count in threads:
-        torch.set_num_threads(count)
-        for width in (32, 64, 128):
-            rows.append(measure(count, width, repeats if width == 32 else 2))
-    columns = ["width", "threads", "loop", "train()", "sweep", "loop/sweep", "train()/sweep"]
-    show(
-        f"{NETWORKS} networks 64→w→w→10, batch {BATCH}, {STEPS} steps, digits: seconds (best of several)",
-        columns,
-        [row[:-1] for row in rows],
+def measure(width, threads, repeats):
+    """Seconds for all networks: the loop, `train` in a loop, `sweep`."""
+    torch.set_num_threads(threads)
+    made = list(cells(width))
+    in_loop, in_train = made[:: NETWORKS // IN_LOOP], made[:: NETWORKS // IN_TRAIN]
+    options = {"record_at": [], "progress": False}
+    seconds = best_times(
         [
-            f"loop: a module, torch.optim.SGD and nothing else, {MEASURED} networks, time scaled by "
-            f"{NETWORKS // MEASURED}. train(): the same with richbook.train, which measures at the end.",
-            f"sweep: all {NETWORKS}, with the measures at the end. Target at width 32: ≥ {TARGET}×.",
-        ],
-    )
-    return rows
-
-
-def measure(threads, width, repeats):
-    some = list(settings_of_grid(width))[:: NETWORKS // MEASURED]
-    common = TrainingSettings(width=width, batch_size=BATCH, steps=STEPS)
-    sweeping, looping, training = best_times(
-        [
-            lambda: steps_only(common),
-            lambda: train_plainly(some),
-            lambda: [train(s, record_at=[], progress=False) for s in some[:10]],
+            lambda: loop(in_loop),
+            lambda: [train(settings, **options) for settings in in_train],
+            lambda: sweep(**GRID, seeds=1, settings=made[0], **options),
         ],
         repeats,
     )
-    loop, single = looping * NETWORKS / len(some), training * NETWORKS / 10
-    times = [f"{value:.2f}" for value in (loop, single, sweeping)]
-    ratios = [f"{loop / sweeping:.1f}×", f"{single / sweeping:.1f}×"]
-    return [str(width), str(threads), *times, *ratios, loop / sweeping]
+    return seconds[0] * NETWORKS / IN_LOOP, seconds[1] * NETWORKS / IN_TRAIN, seconds[2]
+
+
+def largest_differences(width):
+    """Of any parameter and of any loss between the ensemble and the loop, over the first steps."""
+    made = list(cells(width))
+    data = load_data("digits")
+    codes = nn.functional.one_hot(data.train_labels).float() - 0.1
+    scales = torch.tensor([settings.target_scale for settings in made])[:, None, None]
+    ensemble = Ensemble(made, 64, 10, torch.device("cpu"))
+    loops = [plain_training(settings, FIRST_STEPS) for settings in made]
+    parameters = losses = 0.0
+    for index in itertools.islice(batches(made[0], len(codes)), FIRST_STEPS):
+        inputs = data.train_inputs[index].expand(NETWORKS, -1, -1)
+        ours = ensemble.descend(inputs, codes[index] * scales)
+        for member, (loss, network) in enumerate(map(next, loops)):
+            losses = max(losses, abs(float(ours[member] - loss)))
+            for layer, linear in enumerate(network[::2]):
+                weight = ensemble.weights[layer][member] - linear.weight.detach()
+                bias = ensemble.biases[layer][member, :, 0] - linear.bias.detach()
+                parameters = max(parameters, float(weight.abs().max()), float(bias.abs().max()))
+    return parameters, losses
+
+
+def run(thread_counts):
+    loop([TrainingSettings(steps=1)])  # the first optimiser of a process loads half of torch
+    rows = []
+    for threads in thread_counts:
+        for width in WIDTHS:
+            plain, single, swept = measure(width, threads, 4 if width == WIDTHS[0] else 2)
+            seconds = [f"{value:.2f} s" for value in (plain, single, swept)]
+            ratios = [f"{plain / swept:.1f}×", f"{single / swept:.1f}×"]
+            rows.append([str(width), str(threads), *seconds, *ratios])
+    show(
+        f"sweep: {NETWORKS} networks 64 → w → w → 10 on digits, batch {BATCH}, {STEPS} steps",
+        ["width w", "threads", "loop", "train()", "sweep", "loop/sweep", "train()/sweep"],
+        rows,
+        [
+            f"loop: a module and torch.optim.SGD, nothing else; {IN_LOOP} networks, scaled to {NETWORKS}.",
+            f"train(): richbook's own, with the measures after the last step; {IN_TRAIN}, scaled.",
+            f"sweep: all {NETWORKS}, with the measures after the last step.",
+            f"Target at width {WIDTHS[0]}: at least {TARGET}×. Best of several, taken in turns.",
+        ],
+    )
+    rows = [
+        [str(width), *(f"{value:.1e}" for value in largest_differences(width))] for width in WIDTHS
+    ]
+    show(
+        f"the same, ensemble against loop: largest difference in the first {FIRST_STEPS} steps",
+        ["width w", "of a parameter", "of a loss"],
+        rows,
+        [f"Target: below {TOLERANCE:.0e}."],
+    )

@@ -1,4 +1,4 @@
-"""A table for the terminal, and clocks that a busy machine disturbs as little as possible."""
+"""Tables for the terminal, and a clock that a busy machine disturbs as little as possible."""
 
 import time
 
@@ -6,17 +6,18 @@ import time
 def show(title, columns, rows, notes=()):
     """Print a titled table; every cell is text."""
     widths = [max(len(row[i]) for row in [columns, *rows]) for i in range(len(columns))]
-    print(f"\n{title}")
-    print("  ".join(name.ljust(width) for name, width in zip(columns, widths, strict=True)))
-    print("  ".join("-" * width for width in widths))
-    for row in rows:
+    print(f"\n{title}\n")
+    for row in [columns, ["-" * width for width in widths], *rows]:
         print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
     for note in notes:
-        print(note)
+        print(f"  {note}")
 
 
 def best_times(calls, repeats):
-    """The shortest wall time of each of several calls, taken in turns so that all see the same load."""
+    """The shortest wall time of each call, in seconds.
+
+    They are called in turns, so that a load that comes and goes falls on all of them alike.
+    """
     best = [float("inf")] * len(calls)
     for _ in range(repeats):
         for position, call in enumerate(calls):
@@ -24,9 +25,3 @@ def best_times(calls, repeats):
             call()
             best[position] = min(best[position], time.perf_counter() - started)
     return best
-
-
-def verdict(value, target, better):
-    """ "reached" or "missed", for a target that is a least ("≥") or a largest ("≤") value."""
-    reached = value >= target if better == "≥" else value <= target
-    return "reached" if reached else "missed"

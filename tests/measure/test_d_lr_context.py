@@ -27,6 +27,11 @@ def test_inside_autocast(device, dtype):
     assert inside == plain
 
 
+def _matmul_settings():
+    backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    return torch.get_float32_matmul_precision(), *(each.fp32_precision for each in backends)
+
+
 @pytest.mark.parametrize("setting", ["highest", "high", "medium"])
 def test_float32_matmul_precision_is_overruled_and_restored(device, setting):
     features, outputs = _float32_problem(device)
@@ -34,11 +39,15 @@ def test_float32_matmul_precision_is_overruled_and_restored(device, setting):
     plain = d_lr(features, outputs)
     try:
         torch.set_float32_matmul_precision(setting)
+        settings = _matmul_settings()
+        assert settings[0] == setting
         assert d_lr(features, outputs) == plain
-        assert torch.get_float32_matmul_precision() == setting
+        assert _matmul_settings() == settings
         with pytest.raises(ValueError):
-            d_lr(features * float("nan"), outputs)
-        assert torch.get_float32_matmul_precision() == setting
+            Moments.of(features, outputs).update(features, outputs[:5])
+        with exact_arithmetic(features.device), contextlib.suppress(ZeroDivisionError):
+            raise ZeroDivisionError
+        assert _matmul_settings() == settings
     finally:
         torch.set_float32_matmul_precision(before)
 
