@@ -82,3 +82,21 @@ def test_notebook_shows_no_error_and_no_warning(text):
             assert output.get("name") != "stderr", f"cell {number}: {output.text}"
             said = output.get("text", "") + output.get("data", {}).get("text/plain", "")
             assert " at 0x" not in said, f"cell {number} prints an address in memory: {said}"
+
+
+@each_chapter
+def test_each_plot_is_shown(text):
+    """A cell that calls a plotting function leaves a picture, or a widget that holds pictures."""
+    for cell in nbformat.read(notebook_of(text), 4).cells:
+        if cell.cell_type == "code" and re.search(r"richbook\.plot_|plt\.subplots", cell.source):
+            kinds = {kind for output in cell.outputs for kind in output.get("data", {})}
+            shown = {"image/png", "application/vnd.jupyter.widget-view+json"} & kinds
+            assert shown, f"no picture after:\n{cell.source}"
+
+
+@each_chapter
+def test_code_fits_the_page(text):
+    """A line of more than 90 characters has to be scrolled on the page."""
+    for cell in read_text(text).cells:
+        if cell.cell_type == "code":
+            assert [line for line in cell.source.splitlines() if len(line) > 90] == []
