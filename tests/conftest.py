@@ -17,10 +17,16 @@ hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
 DEVICES = {
-    "cpu": lambda: True,
-    "cuda": torch.cuda.is_available,
-    "mps": torch.backends.mps.is_available,
+    "cpu": True,
+    "cuda": torch.cuda.is_available(),
+    "mps": torch.backends.mps.is_available(),
 }
+PRESENT = [name for name, present in DEVICES.items() if present]
+
+
+def pytest_report_header() -> str:
+    """Say at the top which devices are tested; tests/house/test_devices.py skips the others."""
+    return f"devices: {', '.join(PRESENT)}"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -29,11 +35,9 @@ def _few_threads():
     torch.set_num_threads(min(2, os.cpu_count() or 1))
 
 
-@pytest.fixture(params=list(DEVICES))
+@pytest.fixture(params=PRESENT)
 def device(request) -> str:
-    """Each device in turn: "cpu", "cuda", "mps". Those that are not here skip, by name."""
-    if not DEVICES[request.param]():
-        pytest.skip(f"no {request.param} device on this machine")
+    """Each device of this machine in turn, out of "cpu", "cuda" and "mps"."""
     return request.param
 
 

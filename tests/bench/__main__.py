@@ -1,8 +1,8 @@
 """The speeds and sizes that the project promises: `make bench`, or a part of it by name.
 
 A benchmark and not a test: it prints each figure beside its target and fails only if something
-breaks. Run it on an idle machine. Where others compute too, threads wait for each other, and what two
-threads take says little.
+breaks. Run it on an idle machine. Where others compute too, threads wait for each other, and what
+two threads take says little.
 """
 
 import argparse
@@ -31,9 +31,8 @@ def main():
     if unknown:
         parser.error(f"no part {unknown[0]!r}; there are {', '.join(parts)}")
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
-    print(
-        f"torch {torch.__version__}, Python {platform.python_version()}, {processors} processors{load}"
-    )
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+    print(f"{versions}, {processors} processors{load}")
     started = time.perf_counter()
     for name in wanted:
         parts[name]()

@@ -13,13 +13,17 @@ def show(title, columns, rows, notes=()):
         print(f"  {note}")
 
 
-def best_times(calls, repeats):
+def best_times(calls, patience=10.0, rounds=8):
     """The shortest wall time of each call, in seconds.
 
-    They are called in turns, so that a load that comes and goes falls on all of them alike.
+    They are called in turns, so that a load that comes and goes falls on all of them alike: two
+    rounds at least, and more until ``patience`` seconds or all ``rounds`` are over.
     """
     best = [float("inf")] * len(calls)
-    for _ in range(repeats):
+    begun = time.perf_counter()
+    for done in range(rounds):
+        if done >= 2 and time.perf_counter() - begun > patience:
+            break
         for position, call in enumerate(calls):
             started = time.perf_counter()
             call()

@@ -115,6 +115,16 @@ def test_constant_features(device, measure, constant, dtype, n):
             assert math.isnan(float(measure(*pair)))
 
 
+@pytest.mark.parametrize("n", [1000, 3])
+def test_variation_within_one_rounding_step_is_constant(device, n):
+    flat = torch.ones(n, 1000 // n)
+    flat[0, 0] += torch.finfo(torch.float32).eps
+    varying = torch.randn(n, 5, generator=torch.Generator().manual_seed(0)).to(device)
+    for pair in [(varying, flat.to(device)), (flat.to(device), varying)]:
+        with pytest.warns(DegenerateWarning, match="constant over the samples"):
+            assert math.isnan(float(cka(*pair)))
+
+
 def test_inside_autocast(device):
     a, b = (put(device, values, torch.float32) for values in _pair(7, 300))
     plain = cka(a, b), cka(a[:6], b[:6])

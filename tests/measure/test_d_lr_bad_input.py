@@ -44,6 +44,15 @@ def test_network_whose_units_have_died(device):
         assert d_lr(features, head(features)).isnan()
 
 
+@pytest.mark.parametrize("n", [1000, 3])
+def test_variation_within_one_rounding_step_is_constant(device, n):
+    features = torch.ones(n, 1000 // n)
+    features[0, 0] += torch.finfo(torch.float32).eps
+    outputs = torch.randn(n, 1, generator=torch.Generator().manual_seed(0)).to(device)
+    with pytest.warns(DegenerateWarning, match="features are constant"):
+        assert math.isnan(float(d_lr(features.to(device), outputs)))
+
+
 def test_identical_samples_through_a_network(device):
     """The same input in every row: what varies is at most the rounding of the network."""
     generator = torch.Generator().manual_seed(0)
