@@ -10,7 +10,7 @@ from richbook.measure.inputs import to_float64
 
 
 def kernel_distance(features: Tensor, initial_features: Tensor) -> Tensor:
-    r"""Compute S_init = 1 − CKA(T_0, T_t), how far the feature kernel has moved since initialisation.
+    r"""Compute S_init = 1 − CKA(T_0, T_t), how far the kernel has moved since initialisation.
 
     Args:
         features: Φ_t, shape (n, p).
@@ -47,5 +47,7 @@ def parameter_norm(model: nn.Module) -> Tensor:
     """
     parameters = list(model.parameters())
     if not parameters:
-        raise RichbookError(f"model: expected a module with parameters, got {type(model).__name__} with none")
+        raise RichbookError(
+            f"model: expected a module with parameters, got {type(model).__name__} with none"
+        )
     return sum(to_float64(parameter.detach()).square().sum().cpu() for parameter in parameters)

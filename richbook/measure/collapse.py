@@ -19,16 +19,17 @@ def nc1(features: Tensor, labels: Tensor) -> Tensor:
 
     .. math:: \mathrm{NC1} = \frac{1}{C} \mathrm{Tr}(\Sigma_W \Sigma_B^+)
 
-    Σ_W averages (Φ − μ_c)(Φ − μ_c)ᵀ over samples; Σ_B averages (μ_c − μ)(μ_c − μ)ᵀ over classes, μ being
-    the mean of the class means; Σ_B⁺ is the pseudo-inverse (Papyan, Han and Donoho, PNAS 2020).
+    Σ_W averages (Φ − μ_c)(Φ − μ_c)ᵀ over samples; Σ_B averages (μ_c − μ)(μ_c − μ)ᵀ over classes, μ
+    being the mean of the class means; Σ_B⁺ is the pseudo-inverse (Papyan, Han and Donoho, PNAS
+    2020).
 
     Args:
         features: shape (n, p).
         labels: integers, shape (n,); classes that do not occur are ignored.
 
     Returns:
-        A float64 scalar, at least 0 and without upper bound. nan, with a ``DegenerateWarning``, for one
-        class or identical class means.
+        A float64 scalar, at least 0 and without upper bound. nan, with a ``DegenerateWarning``, for
+        one class or identical class means.
 
     Raises:
         RichbookError: labels that are not n integers, nan or infinity in the features.
@@ -43,7 +44,8 @@ def nc1(features: Tensor, labels: Tensor) -> Tensor:
     labels = torch.as_tensor(labels, device=features.device)
     if labels.shape != features.shape[:1] or labels.is_floating_point() or labels.is_complex():
         raise RichbookError(
-            f"labels: expected {len(features)} integers, one a sample, got {labels.dtype} of shape {tuple(labels.shape)}"
+            f"labels: expected {len(features)} integers, one a sample, "
+            f"got {labels.dtype} of shape {tuple(labels.shape)}"
         )
     _, labels = labels.unique(return_inverse=True)
     value = within_over_between(features, labels)
@@ -54,7 +56,7 @@ def nc1(features: Tensor, labels: Tensor) -> Tensor:
 
 
 def within_over_between(features: Tensor, labels: Tensor) -> Tensor:
-    """NC1 for features (..., n, p) and labels 0 … C−1 that all occur, shape (...); nan if undefined."""
+    """NC1 (...) for features (..., n, p) and labels 0 … C−1 that all occur; nan if undefined."""
     features = to_float64(features)
     member = torch.nn.functional.one_hot(labels.to(features.device)).to(torch.float64)  # (n, C)
     classes, count = member.shape[1], features.shape[-2]
@@ -63,7 +65,11 @@ def within_over_between(features: Tensor, labels: Tensor) -> Tensor:
     between = means - means.mean(-2, keepdim=True)
     variances, directions = torch.linalg.eigh(between.mT @ between / classes)
     size = features.square().sum((-2, -1)) / count
-    kept = variances > SCATTER_RESOLUTION * torch.maximum(variances[..., -1:], SCATTER_RESOLUTION * size[..., None])
-    spread = (within @ directions).square().sum(-2) / count  # within-class variance along each direction
+    kept = variances > SCATTER_RESOLUTION * torch.maximum(
+        variances[..., -1:], SCATTER_RESOLUTION * size[..., None]
+    )
+    spread = (within @ directions).square().sum(
+        -2
+    ) / count  # within-class variance along each direction
     value = (spread * kept / torch.where(kept, variances, 1.0)).sum(-1) / classes
     return torch.where(kept.any(-1), value, torch.nan)

@@ -1,4 +1,4 @@
-"""The two signals every measure may give: an error for bad input, a warning for degenerate input."""
+"""The two signals a measure may give: an error for bad input, a warning for degenerate input."""
 
 
 class RichbookError(ValueError):

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from richbook.measure.errors import RichbookError
+from richbook.measure.errors import DegenerateWarning, RichbookError
 
 #: Beyond this magnitude the fourth powers in a squared Frobenius norm leave float64's range.
 LARGEST_MAGNITUDE = 1e70
 
 
-def as_samples(values: object, name: str, *, minimum: int = 2, single_column: bool = False) -> Tensor:
+def as_samples(
+    values: object, name: str, *, minimum: int = 2, single_column: bool = False
+) -> Tensor:
     """Return ``values`` as a real tensor of shape (n, d), or say what is wrong with it.
 
     Args:
@@ -29,23 +32,29 @@ def as_samples(values: object, name: str, *, minimum: int = 2, single_column: bo
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise RichbookError(f"{name}: expected a tensor of shape (n, d), got {type(values).__name__}") from error
+        raise RichbookError(
+            f"{name}: expected a tensor of shape (n, d), got {type(values).__name__}"
+        ) from error
     if tensor.is_complex():
         raise RichbookError(f"{name}: expected real numbers, got {tensor.dtype}")
     if tensor.ndim == 1 and single_column:
         if not tensor.is_floating_point():
             raise RichbookError(
-                f"{name}: got a vector of {tensor.shape[0]} whole numbers, which look like class labels; "
-                "expected the network's outputs, shape (n, C) (for labels, pass their one-hot code)"
+                f"{name}: got a vector of {tensor.shape[0]} whole numbers, which look like class "
+                "labels; expected the network's outputs, (n, C) (for labels, their one-hot code)"
             )
         tensor = tensor[:, None]
     if tensor.ndim != 2:
         expected = "(n, d), one row a sample"
         raise RichbookError(f"{name}: expected shape {expected}, got {tuple(tensor.shape)}")
     if tensor.shape[0] < minimum:
-        raise RichbookError(f"{name}: expected at least {minimum} samples (rows), got {tensor.shape[0]}")
+        raise RichbookError(
+            f"{name}: expected at least {minimum} samples (rows), got {tensor.shape[0]}"
+        )
     if tensor.shape[1] < 1:
-        raise RichbookError(f"{name}: expected at least one column, got shape {tuple(tensor.shape)}")
+        raise RichbookError(
+            f"{name}: expected at least one column, got shape {tuple(tensor.shape)}"
+        )
     return tensor
 
 
@@ -69,24 +78,37 @@ def check_finite(values: Tensor, name: str, first_row: int = 0) -> None:
         return
     if largest < float("inf"):
         raise RichbookError(
-            f"{name}: the largest magnitude is {largest:.1e}, expected at most {LARGEST_MAGNITUDE:.0e} "
-            "(larger numbers overflow when squared); rescale them or check whether training diverged"
+            f"{name}: the largest magnitude is {largest:.1e}, expected at most "
+            f"{LARGEST_MAGNITUDE:.0e} (larger numbers overflow when squared); rescale them or "
+            "check whether training diverged"
         )
     bad_rows = (~torch.isfinite(values.detach())).any(dim=-1).nonzero()
     row = int(bad_rows[0, -1]) + first_row
     kind = "nan" if bool(torch.isnan(values.detach()).any()) else "an infinity"
     raise RichbookError(
-        f"{name}: row {row} contains {kind} ({len(bad_rows)} of {values.shape[-2]} rows in this block do), "
-        "expected finite numbers; did training diverge?"
+        f"{name}: row {row} contains {kind} ({len(bad_rows)} of {values.shape[-2]} rows in this "
+        "block do), expected finite numbers; did training diverge?"
     )
+
+
+def warn_if_few_samples(features: Tensor, stacklevel: int) -> None:
+    """Warn at n ≤ p, where eigenfunctions describe the sample and not the network."""
+    count, width = features.shape
+    if count <= width:
+        message = (
+            f"{count} samples for {width} features: the eigenfunctions describe this sample, "
+            f"not the network; take more than {width} samples"
+        )
+        warnings.warn(message, DegenerateWarning, stacklevel=stacklevel + 1)
 
 
 def rank_tolerance(precision: torch.dtype) -> float:
     """Relative size below which a singular value of the outputs is rounding, given their dtype.
 
     Rounding each number of an (n, C) matrix to ``precision`` leaves singular values of about
-    0.2·eps times the largest. Half-precision outputs are accumulated in float32 and rounded once, so
-    eps itself is a margin of five. Sums over p terms in float32 or float64 add a few eps of their own.
+    0.2·eps times the largest. Half-precision outputs are accumulated in float32 and rounded once,
+    so eps itself is a margin of five. Sums over p terms in float32 or float64 add a few eps of
+    their own.
     """
     if not precision.is_floating_point:
         return 8 * torch.finfo(torch.float64).eps
@@ -99,7 +121,10 @@ def checked_precision(precision: torch.dtype | None, outputs: Tensor) -> torch.d
     if precision is None:
         return outputs.dtype
     if not isinstance(precision, torch.dtype) or not precision.is_floating_point:
-        raise RichbookError(f"precision: expected a floating-point torch.dtype such as torch.float32, got {precision!r}")
+        raise RichbookError(
+            "precision: expected a floating-point torch.dtype such as torch.float32, "
+            f"got {precision!r}"
+        )
     return precision
 
 
@@ -119,7 +144,7 @@ def to_float64(tensor: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def exact_arithmetic(device: torch.device) -> Iterator[None]:
-    """Switch off autocast, TF32 and bf16 shortcuts, so that a float32 product is a float32 product."""
+    """Switch off autocast, TF32 and bf16 shortcuts: a float32 product is a float32 product."""
     backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
     saved = [backend.fp32_precision for backend in backends]
     try:

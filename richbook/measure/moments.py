@@ -18,14 +18,11 @@ import torch
 from torch import Tensor
 
 from richbook.measure.errors import RichbookError
-from richbook.measure.inputs import check_finite, to_float64, working_dtype
+from richbook.measure.inputs import check_finite, to_float64
+from richbook.measure.products import centre_in, cross_product, safe_dtype, symmetric_product
 
 #: Rows multiplied at a time: long enough for a fast product, short enough for float32 sums.
 BLOCK_ROWS = 4096
-#: Columns a panel of a symmetric product; only panels on or above the diagonal are computed.
-PANEL_COLUMNS = 256
-#: float32 squares are safe for magnitudes in this range; outside it a block is multiplied in float64.
-FLOAT32_RANGE = (1e-15, 1e15)
 
 
 @dataclass
@@ -67,7 +64,8 @@ class Moments:
         outputs need; without, they use the features' working precision (safe for whitened outputs).
 
         Raises:
-            RichbookError: other shapes than before, or a nan, infinity or overflow; nothing is added then.
+            RichbookError: other shapes than before, or a nan, infinity or overflow; nothing is
+                added then.
         """
         self._check_shapes(features, outputs)
         added = Moments()
@@ -76,7 +74,9 @@ class Moments:
             first_row = self.count + start
             check_finite(features[..., block, :], "features", first_row)
             check_finite(outputs[..., block, :], "outputs", first_row)
-            added = added.merge(_block_moments(features[..., block, :], outputs[..., block, :], exact_outputs))
+            added = added.merge(
+                _block_moments(features[..., block, :], outputs[..., block, :], exact_outputs)
+            )
         vars(self).update(vars(self.merge(added)))
 
     def merge(self, other: Moments) -> Moments:
@@ -92,9 +92,15 @@ class Moments:
             count=total,
             feature_mean=self.feature_mean + feature_step * (other.count / total),
             output_mean=self.output_mean + output_step * (other.count / total),
-            feature_scatter=self.feature_scatter + other.feature_scatter + weight * _outer(feature_step, feature_step),
-            cross_scatter=self.cross_scatter + other.cross_scatter + weight * _outer(feature_step, output_step),
-            output_scatter=self.output_scatter + other.output_scatter + weight * _outer(output_step, output_step),
+            feature_scatter=self.feature_scatter
+            + other.feature_scatter
+            + weight * _outer(feature_step, feature_step),
+            cross_scatter=self.cross_scatter
+            + other.cross_scatter
+            + weight * _outer(feature_step, output_step),
+            output_scatter=self.output_scatter
+            + other.output_scatter
+            + weight * _outer(output_step, output_step),
         )
 
     @property
@@ -114,7 +120,9 @@ class Moments:
 
     def _filled(self, name: str) -> Tensor:
         if self.count < 2:
-            raise RichbookError(f"moments: expected at least 2 samples before reading {name}, got {self.count}")
+            raise RichbookError(
+                f"moments: expected at least 2 samples before reading {name}, got {self.count}"
+            )
         return getattr(self, name)
 
     def _check_shapes(self, features: Tensor, outputs: Tensor) -> None:
@@ -140,104 +148,18 @@ def _outer(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _block_moments(features: Tensor, outputs: Tensor, exact_outputs: bool) -> Moments:
-    output_dtype = torch.float64 if exact_outputs else _safe_dtype(outputs)
-    centred_features, feature_mean, feature_rest = _centre(features, _safe_dtype(features))
-    centred_outputs, output_mean, output_rest = _centre(outputs, output_dtype)
+    output_dtype = torch.float64 if exact_outputs else safe_dtype(outputs)
+    centred_features, feature_mean, feature_rest = centre_in(features, safe_dtype(features))
+    centred_outputs, output_mean, output_rest = centre_in(outputs, output_dtype)
     count = features.shape[-2]
     return Moments(
         count=count,
         feature_mean=feature_mean,
         output_mean=output_mean,
-        feature_scatter=to_float64(symmetric_product(centred_features)) - count * _outer(feature_rest, feature_rest),
-        cross_scatter=_product(centred_features, centred_outputs) - count * _outer(feature_rest, output_rest),
-        output_scatter=to_float64(symmetric_product(centred_outputs)) - count * _outer(output_rest, output_rest),
+        feature_scatter=to_float64(symmetric_product(centred_features))
+        - count * _outer(feature_rest, feature_rest),
+        cross_scatter=cross_product(centred_features, centred_outputs)
+        - count * _outer(feature_rest, output_rest),
+        output_scatter=to_float64(symmetric_product(centred_outputs))
+        - count * _outer(output_rest, output_rest),
     )
-
-
-def _centre(values: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """The values less their mean in ``dtype``, the mean in float64, and what its rounding left behind.
-
-    Rounding the mean to float32 before subtracting it leaves a mean of its own in the centred
-    values. It is known exactly, so the products can be corrected for it; at an offset of 1e6 times
-    the spread it would be worth 0.4 % of the variance.
-    """
-    if dtype == torch.float64:
-        centred, mean = centre(to_float64(values))
-        return centred, mean, torch.zeros_like(mean)
-    values = values.to(dtype)
-    mean = _mean64(values)
-    rounded = mean.to(values.device, dtype)
-    return values - rounded[..., None, :], mean, mean - to_float64(rounded)
-
-
-def centre(values: Tensor) -> tuple[Tensor, Tensor]:
-    """float64 values (..., n, d) less their mean, and the mean (..., d).
-
-    Counting from the first row keeps the mean of n copies of 0.1 at 0.1 exactly: a constant column
-    then has no variance, where the rounding of a plain mean would pass for some.
-    """
-    first = values[..., :1, :]
-    shifted = values - first
-    rest = shifted.mean(-2, keepdim=True)
-    return shifted - rest, (first + rest)[..., 0, :]
-
-
-def _mean64(values: Tensor) -> Tensor:
-    if values.device.type == "mps":  # no float64 there
-        return to_float64(values).mean(dim=-2)
-    return values.mean(dim=-2, dtype=torch.float64)
-
-
-def _safe_dtype(values: Tensor) -> torch.dtype:
-    """The working dtype, or float64 where squares would leave float32's range."""
-    dtype = working_dtype(values)
-    if dtype == torch.float32 and values.numel():
-        low, high = torch.aminmax(values.detach())
-        largest = max(abs(float(low)), abs(float(high)))
-        if largest and not FLOAT32_RANGE[0] < largest < FLOAT32_RANGE[1]:
-            return torch.float64
-    return dtype
-
-
-def symmetric_product(values: Tensor) -> Tensor:
-    """valuesᵀ values, shape (..., p, p), computing only the panels on and above the diagonal.
-
-    For p = 1024 and panels of 256 that is 10 of 16 panels. The gradient-carrying and the batched
-    case take the plain product, which autograd and bmm know how to handle.
-    """
-    width = values.shape[-1]
-    plain = values.ndim > 2 or width < 2 * PANEL_COLUMNS or (values.requires_grad and torch.is_grad_enabled())
-    if plain:
-        return values.mT @ values
-    result = values.new_empty(width, width)
-    for start in range(0, width, PANEL_COLUMNS):
-        stop = min(start + PANEL_COLUMNS, width)
-        panel = values[:, :stop].T @ values[:, start:stop]  # (stop, panel)
-        result[:stop, start:stop] = panel
-        result[start:stop, :start] = panel[:start].T
-    return result
-
-
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    """leftᵀ right in the wider of both dtypes, returned in float64."""
-    dtype = torch.promote_types(left.dtype, right.dtype)
-    if dtype == torch.float64:
-        left, right = to_float64(left), to_float64(right)
-    return to_float64(left.mT @ right)
-
-
-def frobenius(matrix: Tensor) -> Tensor:
-    """Frobenius norm over the last two dimensions, safe from overflow of the squares."""
-    largest = matrix.detach().abs().amax(dim=(-2, -1), keepdim=True)
-    largest = torch.where(largest > 0, largest, 1.0)
-    return torch.linalg.vector_norm(matrix / largest, dim=(-2, -1)) * largest[..., 0, 0]
-
-
-def is_constant(mean: Tensor, covariance: Tensor, dtype: torch.dtype) -> Tensor:
-    """Whether the spread (root of the summed variances) is below the rounding of ``dtype``, shape (...).
-
-    The covariance may be replaced by anything with the same trace.
-    """
-    eps = torch.finfo(dtype if dtype.is_floating_point else torch.float64).eps
-    variance = covariance.diagonal(dim1=-2, dim2=-1).sum(-1)
-    return variance <= (0.5 * eps) ** 2 * (variance + mean.square().sum(-1))

@@ -1,18 +1,17 @@
 """The feature kernel T and the minimum projection T_MP.
 
-Both are operators on functions of the input, with inner product ⟨f|g⟩ = E_x[f(x) g(x)], estimated by
-the mean over samples. A function is a column of its values at the samples.
+Both are operators on functions of the input, with inner product ⟨f|g⟩ = E_x[f(x) g(x)], estimated
+by the mean over samples. A function is a column of its values at the samples.
 """
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from richbook.measure.errors import DegenerateWarning, RichbookError
+from richbook.measure.errors import RichbookError
 from richbook.measure.inputs import (
     as_samples,
     check_finite,
@@ -21,8 +20,9 @@ from richbook.measure.inputs import (
     exact_arithmetic,
     rank_tolerance,
     to_float64,
+    warn_if_few_samples,
 )
-from richbook.measure.moments import centre
+from richbook.measure.products import centre
 from richbook.measure.span import OutputSpan, output_span
 
 #: Eigenvalues below this fraction of the largest are rounding: their eigenfunctions are undefined.
@@ -39,7 +39,8 @@ class FeatureKernel:
     Attributes:
         eigenvalues: ρ, shape (p,), descending, float64, in the units of Φ².
         directions: U, shape (p, p), a column an eigenvector; its largest entry is positive.
-        mean: what is subtracted from features first, shape (p,): zero, or E[Φ] for the centred kernel.
+        mean: what is subtracted from features first, shape (p,): zero, or E[Φ] for the centred
+            kernel.
 
     Example:
         >>> import torch
@@ -58,28 +59,22 @@ class FeatureKernel:
 
     @classmethod
     def from_features(cls, features: Tensor, centred: bool = False) -> FeatureKernel:
-        """Diagonalise the kernel of ``features`` (n, p); ``centred`` takes c(T), the kernel of Φ − E[Φ].
+        """Diagonalise the kernel of features (n, p); ``centred`` takes c(T), that of Φ − E[Φ].
 
         Raises:
             RichbookError: not (n, p), fewer than 2 samples, nan or infinity.
 
         Warns:
-            DegenerateWarning: n ≤ p, where the eigenfunctions describe the sample and not the network.
+            DegenerateWarning: n ≤ p, where the eigenfunctions describe the sample and not the
+                network.
         """
         features = as_samples(features, "features")
         check_finite(features, "features")
-        count, width = features.shape
-        if count <= width:
-            warnings.warn(
-                f"{count} samples for {width} features: the eigenfunctions describe this sample, not the network; "
-                f"take more than {width} samples",
-                DegenerateWarning,
-                stacklevel=2,
-            )
+        warn_if_few_samples(features, stacklevel=2)
         features = to_float64(features.detach())
         sample, mean = centre(features) if centred else (features, torch.zeros_like(features[0]))
         with exact_arithmetic(features.device):
-            eigenvalues, directions = torch.linalg.eigh(sample.T @ sample / count)
+            eigenvalues, directions = torch.linalg.eigh(sample.T @ sample / len(sample))
         eigenvalues, directions = eigenvalues.flip(0).clamp_min(0), directions.flip(1)
         largest = directions.gather(0, directions.abs().argmax(0, keepdim=True))
         return cls(eigenvalues, directions * largest.sign(), mean, sample)
@@ -96,7 +91,9 @@ class FeatureKernel:
         """
         centred = self._centred(features)
         scale = torch.where(
-            self.eigenvalues > EIGENVALUE_RESOLUTION * self.eigenvalues[0], self.eigenvalues, torch.nan
+            self.eigenvalues > EIGENVALUE_RESOLUTION * self.eigenvalues[0],
+            self.eigenvalues,
+            torch.nan,
         )
         return centred @ self.directions / scale.sqrt()
 
@@ -117,7 +114,9 @@ class FeatureKernel:
         features = as_samples(features, "features", minimum=1)
         check_finite(features, "features")
         if features.shape[1] != len(self.mean):
-            raise RichbookError(f"features: expected {len(self.mean)} columns, got {tuple(features.shape)}")
+            raise RichbookError(
+                f"features: expected {len(self.mean)} columns, got {tuple(features.shape)}"
+            )
         return to_float64(features) - self.mean
 
 
@@ -138,7 +137,7 @@ class MinimumProjection:
         >>> projection = MinimumProjection.from_outputs(outputs)
         >>> projection.rank
         1
-        >>> [round(value, 6) for value in projection.project(torch.tensor([2.0, 4.0, 6.0])).tolist()]
+        >>> projection.project(torch.tensor([2.0, 4.0, 6.0])).round(decimals=6).tolist()
         [2.0, 4.0, 6.0]
     """
 
@@ -169,7 +168,9 @@ class MinimumProjection:
 
     def project(self, values: Tensor) -> Tensor:
         """P_Ĥ of functions given by their values at the same samples, shape (n,) or (n, m)."""
-        return self._on_columns(values, lambda columns: self._basis @ (self._basis.T @ columns) / len(columns))
+        return self._on_columns(
+            values, lambda columns: self._basis @ (self._basis.T @ columns) / len(columns)
+        )
 
     def apply(self, values: Tensor) -> Tensor:
         """T_MP of functions given by their values at the same samples, shape (n,) or (n, m)."""

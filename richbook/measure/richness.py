@@ -5,7 +5,8 @@ Measurement", ICLR 2026 (arXiv 2410.04264). With centring c(A) = (I − |1⟩⟨
 
     D_LR = 1 − CKA(T, T_MP) = 1 − Tr(c(T) c(T_MP)) / (‖c(T)‖_F ‖c(T_MP)‖_F).
 
-With whitened outputs g of rank r (see ``span``), A = Σ_Φg and c(P_Ĥ) = Σ_jk |g_j⟩ K_jk ⟨g_k|, this is
+With whitened outputs g of rank r (see ``span``), A = Σ_Φg and c(P_Ĥ) = Σ_jk |g_j⟩ K_jk ⟨g_k|, this
+is
 
     D_LR = 1 − Tr(A K Aᵀ) / (‖Σ_ΦΦ‖_F · ‖S K‖),   S = Cov(g) = I,   ‖S K‖² = Tr(S K S K).
 """
@@ -29,7 +30,8 @@ from richbook.measure.inputs import (
     to_float64,
     working_dtype,
 )
-from richbook.measure.moments import Moments, centre, frobenius, is_constant
+from richbook.measure.moments import Moments
+from richbook.measure.products import centre, frobenius, is_constant
 from richbook.measure.span import OutputSpan, output_span
 
 
@@ -41,7 +43,8 @@ def d_lr(features: Tensor, outputs: Tensor, precision: torch.dtype | None = None
               T_{MP} = a_1 |1\rangle\langle 1| + a_2 P_{\hat H}
 
     The cost is that of the product ΦᵀΦ, O(n p min(n, p)), and not of an n×n kernel. Features in
-    float32 or half precision are multiplied in float32, in centred blocks that are summed in float64.
+    float32 or half precision are multiplied in float32, in centred blocks that are summed in
+    float64.
 
     Args:
         features: Φ, shape (n, p): the input of the last linear layer, one row a sample.
@@ -52,8 +55,8 @@ def d_lr(features: Tensor, outputs: Tensor, precision: torch.dtype | None = None
 
     Returns:
         A float64 scalar on the features' device (on the CPU for MPS, which has no float64),
-        differentiable in both arguments. nan, with a ``DegenerateWarning``, where the measure is 0/0:
-        constant features or constant outputs.
+        differentiable in both arguments. nan, with a ``DegenerateWarning``, where the measure is
+        0/0: constant features or constant outputs.
 
     Raises:
         RichbookError: shapes that do not fit, fewer than 2 samples, nan or infinity (with the row).
@@ -62,7 +65,7 @@ def d_lr(features: Tensor, outputs: Tensor, precision: torch.dtype | None = None
         >>> import torch
         >>> from torch.nn.functional import one_hot
         >>> labels = torch.arange(200) % 4
-        >>> collapsed = one_hot(labels).double()          # each class is one point: as rich as can be
+        >>> collapsed = one_hot(labels).double()  # each class is one point: as rich as can be
         >>> round(float(d_lr(collapsed, collapsed)), 12)
         0.0
         >>> lazy = torch.randn(4000, 64, generator=torch.Generator().manual_seed(0)).double()
@@ -86,9 +89,9 @@ def d_lr(features: Tensor, outputs: Tensor, precision: torch.dtype | None = None
 def isotropic_d_lr(dim: int, rank: int) -> float:
     """Return D_LR of features without any low-rank structure: 1 − √(rank/dim).
 
-    If T weighs ``dim`` directions equally and Ĥ lies within them, the cosine between the identity on
-    ``dim`` dimensions and a projector of rank ``rank`` is √(rank/dim). A D_LR near this value says
-    that the features are isotropic, whatever else it may look like.
+    If T weighs ``dim`` directions equally and Ĥ lies within them, the cosine between the identity
+    on ``dim`` dimensions and a projector of rank ``rank`` is √(rank/dim). A D_LR near this value
+    says that the features are isotropic, whatever else it may look like.
 
     Args:
         dim: number of feature directions, usually p.
@@ -107,7 +110,9 @@ def isotropic_d_lr(dim: int, rank: int) -> float:
     return 1 - math.sqrt(min(rank, dim) / dim)
 
 
-def d_lr_from_moments(moments: Moments, tolerance: float, dtype: torch.dtype) -> tuple[Tensor, OutputSpan]:
+def d_lr_from_moments(
+    moments: Moments, tolerance: float, dtype: torch.dtype
+) -> tuple[Tensor, OutputSpan]:
     """D_LR (...) and Ĥ of accumulated moments; nan where degenerate.
 
     ``tolerance`` is the outputs' ``rank_tolerance``, ``dtype`` what the features were computed in.
@@ -142,7 +147,9 @@ def _moments(features: Tensor, whitened: Tensor) -> Moments:
     """Moments of features and whitened outputs. With n < p only the n×n product is formed: Σ_ΦΦ is
     replaced by the Gram matrix of the centred features, which has the same norm and trace."""
     if features.shape[0] >= features.shape[1]:
-        return Moments.of(features, whitened.to(features.device, working_dtype(features)), exact_outputs=False)
+        return Moments.of(
+            features, whitened.to(features.device, working_dtype(features)), exact_outputs=False
+        )
     centred, feature_mean = centre(to_float64(features))
     outputs, output_mean = centre(whitened)
     return Moments(
@@ -159,8 +166,8 @@ def _distance(moments: Moments, span: OutputSpan, dtype: torch.dtype) -> Tensor:
     """1 − Tr(A K Aᵀ) / (‖Σ_ΦΦ‖ ‖S K‖), where K inverts the Gram matrix S + mmᵀ of g + m.
 
     S is the identity up to rounding and the mean of g is zero up to rounding; both stay in the
-    formula because they carry the gradient with respect to the outputs. S is inverted alone, and m is
-    put in by Sherman–Morrison: for outputs on an offset of 1e6, S would drown in mmᵀ.
+    formula because they carry the gradient with respect to the outputs. S is inverted alone, and m
+    is put in by Sherman–Morrison: for outputs on an offset of 1e6, S would drown in mmᵀ.
     """
     covariance, cross = moments.output_covariance, moments.cross_covariance
     offset = (span.offset + moments.output_mean) * ~span.includes_constant[..., None]
@@ -172,7 +179,9 @@ def _distance(moments: Moments, span: OutputSpan, dtype: torch.dtype) -> Tensor:
     projector = inner @ covariance  # K S
     size = (projector * projector.mT).sum((-2, -1)).sqrt()
     value = 1 - (overlap / (frobenius(moments.feature_covariance) * size)).clamp(0, 1)
-    return torch.where((span.centred_rank > 0) & ~_constant_features(moments, dtype), value, torch.nan)
+    return torch.where(
+        (span.centred_rank > 0) & ~_constant_features(moments, dtype), value, torch.nan
+    )
 
 
 def _warn_if_degenerate(features: Tensor, moments: Moments, span: OutputSpan) -> None:
@@ -181,16 +190,19 @@ def _warn_if_degenerate(features: Tensor, moments: Moments, span: OutputSpan) ->
     if bool(_constant_features(moments, features.dtype)):
         message = "features are constant over the samples (dead units?): D_LR is 0/0, returning nan"
     elif rank == 0:
-        message = "outputs are constant over the samples, to within the rounding of their precision: D_LR is 0/0, returning nan"
+        message = (
+            "outputs are constant over the samples, to within the rounding of their precision: "
+            "D_LR is 0/0, returning nan"
+        )
     elif rank >= count - 1:
         message = (
-            f"outputs span every function on these {count} samples (rank {rank}): D_LR says nothing about "
-            "low rank; measure more samples than outputs"
+            f"outputs span every function on these {count} samples (rank {rank}): D_LR says "
+            "nothing about low rank; measure more samples than outputs"
         )
     elif rank >= (alive := _varying_features(moments, width)):
         message = (
-            f"outputs span all {alive} feature directions (rank {rank}): D_LR only measures how isotropic the "
-            "features are"
+            f"outputs span all {alive} feature directions (rank {rank}): D_LR only measures how "
+            "isotropic the features are"
         )
     if message:
         warnings.warn(message, DegenerateWarning, stacklevel=3)
@@ -201,6 +213,6 @@ def _constant_features(moments: Moments, dtype: torch.dtype) -> Tensor:
 
 
 def _varying_features(moments: Moments, width: int) -> int:
-    """Features that vary at all over the samples (dead units do not), where Σ_ΦΦ tells; else all of them."""
+    """Features that vary over the samples (dead units do not) where Σ_ΦΦ tells, else all."""
     variances = moments.feature_scatter.diagonal(dim1=-2, dim2=-1)
     return int((variances > 0).sum()) if len(variances) == width else width

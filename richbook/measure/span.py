@@ -1,10 +1,10 @@
 """The span of the outputs, Ĥ = span{f̂_1 … f̂_C}, described by moments alone.
 
-Write the centred outputs f_c = f − μ with covariance Σ. Whiten them: g = f_c W with Cov(g) = I_r, r the
-numerical rank of Σ, and m = Wᵀμ. Two cases cover every projection onto Ĥ:
+Write the centred outputs f_c = f − μ with covariance Σ. Whiten them: g = f_c W with Cov(g) = I_r, r
+the numerical rank of Σ, and m = Wᵀμ. Two cases cover every projection onto Ĥ:
 
-* Some combination of the outputs is a non-zero constant. Then 1 ∈ Ĥ and P_Ĥ = |1⟩⟨1| + Σ_k |g_k⟩⟨g_k|.
-* None is. Then Ĥ is spanned by g + m, whose Gram matrix is I + mmᵀ, and
+* Some combination of the outputs is a non-zero constant. Then 1 ∈ Ĥ and P_Ĥ = |1⟩⟨1| + Σ_k
+|g_k⟩⟨g_k|. * None is. Then Ĥ is spanned by g + m, whose Gram matrix is I + mmᵀ, and
   P_Ĥ = Σ_jk |g_j + m_j⟩ (I − mmᵀ/(1+|m|²))_jk ⟨g_k + m_k|  (Sherman–Morrison).
 
 Working from the covariance, not the raw second moment M = Σ + μμᵀ, keeps the small directions of Σ
@@ -51,20 +51,25 @@ class OutputSpan:
         return self.centred_rank + self.includes_constant.to(torch.int64)
 
     def inner_inverse(self) -> Tensor:
-        """The matrix K with c(P_Ĥ) = Σ_jk |g_j⟩ K_jk ⟨g_k|, shape (..., C, C), zero outside the rank."""
+        """K with c(P_Ĥ) = Σ_jk |g_j⟩ K_jk ⟨g_k|, shape (..., C, C), zero outside the rank."""
         shrink = 1 + self.offset.square().sum(-1)  # 1 + |m|²
         identity = torch.diag_embed(self.kept.to(self.offset.dtype))
-        return identity - self.offset[..., :, None] * self.offset[..., None, :] / shrink[..., None, None]
+        return (
+            identity
+            - self.offset[..., :, None] * self.offset[..., None, :] / shrink[..., None, None]
+        )
 
 
 def output_span(mean: Tensor, covariance: Tensor, tolerance: float) -> OutputSpan:
     """Find Ĥ from the outputs' mean (..., C) and covariance (..., C, C), in float64.
 
-    A direction counts when its standard deviation exceeds ``tolerance`` times the root mean square of
-    an output, both measured after each output has been scaled to a root mean square between 1 and 2
-    (by a power of two, so exactly): scaling one output by 1e3 then changes nothing.
+    A direction counts when its standard deviation exceeds ``tolerance`` times the root mean square
+    of an output, both measured after each output has been scaled to a root mean square between 1
+    and 2 (by a power of two, so exactly): scaling one output by 1e3 then changes nothing.
     """
-    scale = _power_of_two((covariance.diagonal(dim1=-2, dim2=-1) + mean.square()).sqrt())  # (..., C)
+    scale = _power_of_two(
+        (covariance.diagonal(dim1=-2, dim2=-1) + mean.square()).sqrt()
+    )  # (..., C)
     scaled_mean = mean / scale
     scaled_covariance = covariance / (scale[..., :, None] * scale[..., None, :])
     variances, directions = torch.linalg.eigh(scaled_covariance)
@@ -76,20 +81,29 @@ def output_span(mean: Tensor, covariance: Tensor, tolerance: float) -> OutputSpa
     inverse_root = torch.where(kept, variances, 1.0).rsqrt() * kept
     # A dropped direction in which the mean is not zero is a constant function inside Ĥ.
     along = (directions.mT @ scaled_mean[..., None])[..., 0]  # (..., C)
-    constant = (along.square() * ~kept).sum(-1) > _leak(along * inverse_root, inverse_root, variances, size, tolerance)
+    constant = (along.square() * ~kept).sum(-1) > _leak(
+        along * inverse_root, inverse_root, variances, size, tolerance
+    )
     offset = along * inverse_root * ~constant[..., None]
-    return OutputSpan(mean, directions * inverse_root[..., None, :] / scale[..., :, None], kept, offset, constant)
+    return OutputSpan(
+        mean, directions * inverse_root[..., None, :] / scale[..., :, None], kept, offset, constant
+    )
 
 
-def _leak(offset: Tensor, inverse_root: Tensor, variances: Tensor, size: Tensor, tolerance: float) -> Tensor:
+def _leak(
+    offset: Tensor, inverse_root: Tensor, variances: Tensor, size: Tensor, tolerance: float
+) -> Tensor:
     """Square of the mean that rounding alone can put into dropped directions, shape (...).
 
-    Beside the mean's own rounding, a dropped direction is tilted towards each kept one of variance λ: by
-    about tolerance/√λ through the outputs' rounding, by RESOLUTION²/λ through the covariance's. It
-    then sees that share of the mean along it. Zero-sum outputs on an offset need this margin.
+    Beside the mean's own rounding, a dropped direction is tilted towards each kept one of variance
+    λ: by about tolerance/√λ through the outputs' rounding, by RESOLUTION²/λ through the
+    covariance's. It then sees that share of the mean along it. Zero-sum outputs on an offset need
+    this margin.
     """
     by_outputs = tolerance**2 * size[..., 0] * (1 + offset.square().sum(-1))
-    by_covariance = (MOMENT_RESOLUTION**2 * variances[..., 0]) ** 2 * (offset * inverse_root).square().sum(-1)
+    by_covariance = (MOMENT_RESOLUTION**2 * variances[..., 0]) ** 2 * (
+        offset * inverse_root
+    ).square().sum(-1)
     return by_outputs + by_covariance
 
 

@@ -73,7 +73,7 @@ def loop(some):
 
 
 def measure(width, threads):
-    """Seconds for all networks: a loop, `train` in a loop, `sweep`, and the products alone."""
+    """Seconds for all networks: a loop, `train` in a loop, `sweep`, the products alone."""
     torch.set_num_threads(threads)
     square = torch.ones(1024, 1024)
     made = list(cells(width))
@@ -135,7 +135,7 @@ def run(thread_counts):
             f"loop: a module and torch.optim.SGD; {IN_LOOP} networks, scaled to {NETWORKS}.",
             "train(): richbook's own, with the measures after the last step; scaled likewise.",
             f"sweep: all {NETWORKS}, with the measures after the last step.",
-            "products: the matrix products of the steps at the speed of one of 1024 × 1024, so that",
+            "products: the steps' matrix products at the speed of one of 1024 × 1024, so that",
             "loop/products is what no way of batching can exceed on this machine.",
             f"Target at width {WIDTHS[0]}: at least {TARGET}×. Best of several, taken in turns.",
         ],

@@ -1,4 +1,4 @@
-"""Every exercise of every chapter: its solution passes, its stub does not, and wrong answers fail."""
+"""Every exercise of every chapter: its solution passes, its stub and plausible mistakes fail."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ STUBS, SOLUTIONS = tagged("exercise"), tagged("solution")
 
 
 def function_of(text: Path, source: str):
-    """The function that a cell defines, among the chapter's imports; statements after it are left out."""
+    """The function that a cell defines, among the chapter's imports; what follows is left out."""
     imports = re.findall(
         r"^(?:import|from) .*$", "\n".join(c.source for c in read_text(text).cells), re.MULTILINE
     )
@@ -77,7 +77,9 @@ WRONG = {
     "0.1": lambda labels: labels[:, None].double(),
     "0.2": lambda sweep: {"weight_decay": 0.0, "target_scale": 0.1, "learning_rate": 1e-3},
     "1.1": lambda function, start, direction: function(start + direction),
-    "1.2": lambda initial, final: sum((a - b).norm() / b.norm() for a, b in zip(final, initial)),
+    "1.2": lambda initial, final: sum(
+        (a - b).norm() / b.norm() for a, b in zip(final, initial, strict=True)
+    ),
     "2.1": transposed_eigenpairs,
     "2.2": lambda features, new: new @ torch.linalg.eigh(features.T @ features)[1],
     "3.1": lambda outputs: int(torch.linalg.matrix_rank(outputs.double())),

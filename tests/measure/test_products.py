@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from richbook.measure.moments import frobenius, symmetric_product
+from richbook.measure.products import frobenius, symmetric_product
 from tests.measure.reference import array, put
 
 
