@@ -92,7 +92,7 @@ def measure(width, threads):
 
 
 def multiplications(width):
-    """Of all steps of all networks: forward, the weights' gradients, and back through two layers."""
+    """In all steps of all networks: forward, the weights' gradients, back through two layers."""
     first, rest = 64 * width, width * width + 10 * width
     return NETWORKS * STEPS * BATCH * (2 * first + 3 * rest)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from richbook.train import sweep, train
+from richbook.train.ensemble import Ensemble
 from richbook.train.recording import SCALARS
 from tests.train import plain
 
@@ -66,6 +67,26 @@ def test_alone_in_a_group(monkeypatch, size):
     grid = sweep(learning_rate=[1e-3, 1e4], seeds=1, **COMMON).squeeze()
     assert grid.diverged_at.values[0] == -1 and grid.diverged_at.values[1] > 0
     assert np.isnan(grid.d_lr.values[1, -1]) and grid.d_lr.values[0, -1] > 0
+
+
+def test_a_network_that_comes_back_stays_out(monkeypatch):
+    """A loss may overflow once and the network then sit still, dead; it is not a result."""
+    descend, calls = Ensemble.descend, []
+
+    def overflow_once(self, inputs, targets):
+        losses = descend(self, inputs, targets)
+        calls.append(1)
+        if len(calls) == 5:
+            losses[1] = float("inf")
+        return losses
+
+    monkeypatch.setattr(Ensemble, "descend", overflow_once)
+    grid = sweep(target_scale=[1.0, 2.0, 3.0], seeds=1, record_at=[4, 5], **COMMON).squeeze()
+    assert grid.diverged_at.values.tolist() == [-1, 5, -1]
+    for name in NAMES:
+        gone = grid[name].isnull().sel(target_scale=2.0)
+        assert not gone.sel(step=4).any() and gone.sel(step=[5, 60]).all(), name
+        assert not grid[name].sel(target_scale=[1.0, 3.0]).isnull().any(), name
 
 
 @pytest.mark.parametrize("record_at", [range(13), []], ids=["each step", "the last step"])
