@@ -61,15 +61,15 @@ def within_over_between(features: Tensor, labels: Tensor) -> Tensor:
     member = torch.nn.functional.one_hot(labels.to(features.device)).to(torch.float64)  # (n, C)
     classes, count = member.shape[1], features.shape[-2]
     means = (member / member.sum(0)).T @ features  # (..., C, p)
-    within = features - member @ means
+    within = features - means[..., labels.to(means.device), :]
     between = means - means.mean(-2, keepdim=True)
-    variances, directions = torch.linalg.eigh(between.mT @ between / classes)
-    size = features.square().sum((-2, -1)) / count
-    kept = variances > SCATTER_RESOLUTION * torch.maximum(
-        variances[..., -1:], SCATTER_RESOLUTION * size[..., None]
-    )
-    spread = (within @ directions).square().sum(
-        -2
-    ) / count  # within-class variance along each direction
-    value = (spread * kept / torch.where(kept, variances, 1.0)).sum(-1) / classes
+    # Σ_B has the eigenvalues of the C×C Gram matrix of the centred means, and no others but 0.
+    variances, mixing = torch.linalg.eigh(between @ between.mT / classes)  # (..., C), (..., C, C)
+    size = features.square().sum((-2, -1))[..., None] / count
+    threshold = torch.maximum(variances[..., -1:], SCATTER_RESOLUTION * size)
+    kept = variances > SCATTER_RESOLUTION * threshold
+    inverse = kept / torch.where(kept, variances, 1.0)
+    # The eigenvector of Σ_B is betweenᵀ v / √(Cλ), so that |within · eigenvector|² / λ needs 1/λ².
+    along = (within @ (between.mT @ mixing)).square().sum(-2) / (count * classes)  # (..., C)
+    value = (along * inverse.square()).sum(-1) / classes
     return torch.where(kept.any(-1), value, torch.nan)

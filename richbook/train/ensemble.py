@@ -27,7 +27,7 @@ BACKWARD = {
 }
 
 #: Bytes of the largest array of one step, per thread, that a processor's nearest caches take.
-CACHED = 768 * 1024
+CACHED = 1024 * 1024
 #: Bytes of the features of all networks on another device.
 HELD = 2**30
 
@@ -85,8 +85,8 @@ class Ensemble:
         return self._layer(-1, features.mT).mT
 
     def descend(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """One step on a batch for each network, (K, B, d) and (K, B, C). Returns the losses before
-        it, (K,).
+        """One step on inputs (B, d) for all networks, or (K, B, d), with targets (K, B, C). Returns
+        the losses before it, (K,).
 
         The velocity becomes momentum · velocity + gradient + decay · parameters, and the parameters
         lose learning rate · velocity, as in ``torch.optim.SGD``.
@@ -109,18 +109,25 @@ class Ensemble:
         return sum(to_float64(v).square().sum((1, 2)) for v in (*self.weights, *self.biases))
 
     def _hidden(self, inputs: Tensor) -> list[Tensor]:
-        """The inputs and every hidden layer's activations, each (K, ·, n)."""
-        values = [inputs.mT.expand(len(self.weights[0]), -1, -1)]
+        """The inputs, (d, n) or (K, d, n), and every hidden layer's activations (K, width, n)."""
+        values = [inputs.mT]
         for layer in range(len(self.weights) - 1):
             values.append(self.activate(self._layer(layer, values[-1])))
         return values
 
     def _layer(self, layer: int, values: Tensor) -> Tensor:
-        return torch.baddbmm(self.biases[layer], self.weights[layer], values)
+        weight, bias = self.weights[layer], self.biases[layer]
+        if values.ndim == 2:  # one batch for all networks: their layers are one tall matrix
+            tall = torch.addmm(bias.flatten(0, 1), weight.flatten(0, 1), values)
+            return tall.unflatten(0, weight.shape[:2])
+        return torch.baddbmm(bias, weight, values)
 
     def _update(self, layer: int, delta: Tensor, below: Tensor) -> None:
         weight, velocity = self.weights[layer], self.weight_velocities[layer]
-        velocity.baddbmm_(delta, below.mT, beta=self.shape.momentum)
+        if below.ndim == 2:
+            velocity.flatten(0, 1).addmm_(delta.flatten(0, 1), below.mT, beta=self.shape.momentum)
+        else:
+            velocity.baddbmm_(delta, below.mT, beta=self.shape.momentum)
         velocity.addcmul_(weight, self.weight_decay)
         weight.addcmul_(velocity, self.learning_rate, value=-1)
         bias, velocity = self.biases[layer], self.bias_velocities[layer]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from richbook.measure.cka import cka_from_moments
 from richbook.measure.collapse import within_over_between
-from richbook.measure.inputs import exact_arithmetic, rank_tolerance
+from richbook.measure.inputs import exact_arithmetic, rank_tolerance, to_float64
 from richbook.measure.moments import Moments
 from richbook.measure.richness import d_lr_from_moments
 from richbook.measure.spectrum import utilization_from_moments
@@ -41,15 +41,16 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What each of K networks returned on the data.
+    """What each of K networks of one seed returned on the data.
 
-    ``initial_features`` are the features of the same training inputs before the first step.
+    ``initial_features`` are the features of the same training inputs before the first step, which
+    all of them share.
     """
 
     train_features: Tensor  # (K, n, p)
     train_outputs: Tensor  # (K, n, C)
     test_outputs: Tensor  # (K, m, C)
-    initial_features: Tensor  # (K, n, p)
+    initial_features: Tensor  # (n, p)
     target_scale: Tensor  # (K,)
     parameter_norm: Tensor  # (K,)
 
@@ -59,16 +60,18 @@ class Evaluation:
         A network has diverged if its outputs, its loss or ‖θ‖² leave the range of float32: all its
         numbers are nan.
         """
+        initial = Moments.of(self.initial_features, self.initial_features[:, :0])
         chunks = [
-            self._part(slice(start, start + NETWORKS_AT_ONCE))._record(data)
+            self._part(slice(start, start + NETWORKS_AT_ONCE))._record(data, initial)
             for start in range(0, len(self.train_features), NETWORKS_AT_ONCE)
         ]
         return {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
     def _part(self, networks: slice) -> Evaluation:
-        return Evaluation(**{name: values[networks] for name, values in vars(self).items()})
+        each = {name: values[networks] for name, values in vars(self).items()}
+        return Evaluation(**each | {"initial_features": self.initial_features})
 
-    def _record(self, data: Data) -> dict[str, Tensor]:
+    def _record(self, data: Data, initial: Moments) -> dict[str, Tensor]:
         labels = data.train_labels.to(self.train_outputs.device)
         targets = self.target_scale[:, None, None] * centred_targets(labels, data.classes)
         train_loss = squared_error(self.train_outputs, targets)
@@ -80,7 +83,7 @@ class Evaluation:
         tolerance = rank_tolerance(outputs.dtype)
         with exact_arithmetic(features.device):
             moments = Moments.of(features, outputs)
-            movement = Moments.of(features, self.initial_features, exact_outputs=False)
+            movement = _beside(moments, features, initial, self.initial_features)
         result = {
             "d_lr": d_lr_from_moments(moments, tolerance, features.dtype)[0],
             "train_loss": train_loss,
@@ -92,6 +95,21 @@ class Evaluation:
             "utilization": utilization_from_moments(moments, tolerance)[1],
         }
         return {name: _nan_unless(finite, values) for name, values in result.items()}
+
+
+def _beside(
+    moments: Moments, features: Tensor, initial: Moments, initial_features: Tensor
+) -> Moments:
+    """Moments of features and initial features: only the products between the two are new."""
+    centred = initial_features - initial.feature_mean.to(initial_features)  # (n, p)
+    return Moments(
+        count=moments.count,
+        feature_mean=moments.feature_mean,
+        output_mean=initial.feature_mean,
+        feature_scatter=moments.feature_scatter,
+        cross_scatter=to_float64(features.mT @ centred),
+        output_scatter=initial.feature_scatter,
+    )
 
 
 def _accuracy(outputs: Tensor, labels: Tensor) -> Tensor:

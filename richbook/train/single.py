@@ -178,7 +178,7 @@ class _Run:
             train_features=features[None],
             train_outputs=self.model.head(features)[None],
             test_outputs=self.model(self.test_inputs)[None],
-            initial_features=self.initial.features(self.train_inputs)[None],
+            initial_features=self.initial.features(self.train_inputs),
             target_scale=self.scale,
             parameter_norm=parameter_norm(self.model)[None],
         )

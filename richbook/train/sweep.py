@@ -123,21 +123,31 @@ def _train_all(
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Records (K, steps, …) and the steps of divergence (K,) of all cells, a group at a time."""
     size = networks_at_once(cells[0], load_data(cells[0].data).train_inputs.shape, device)
-    groups = [cells[start : start + size] for start in range(0, len(cells), size)]
+    groups = _groups(cells, size)
     records, diverged_at = [], []
     total = len(groups) * cells[0].steps
     with tqdm(total=total, disable=not progress, desc=f"{len(cells)} networks", leave=False) as bar:
         for group in groups:
-            run = _GroupRun(group, device)
+            run = _GroupRun([cells[place] for place in group], device)
             records.append(run.records(steps, bar.update))
             diverged_at.append(run.diverged_at.cpu().numpy())
-    names = records[0]
-    joined = {name: np.concatenate([record[name] for record in records]) for name in names}
-    return joined, np.concatenate(diverged_at)
+    back = np.argsort(np.concatenate(groups))
+    joined = {name: np.concatenate([part[name] for part in records])[back] for name in records[0]}
+    return joined, np.concatenate(diverged_at)[back]
+
+
+def _groups(cells: list[TrainingSettings], size: int) -> list[np.ndarray]:
+    """Places in ``cells``, about ``size`` together, of one seed each: they share every batch."""
+    seeds = np.array([cell.seed for cell in cells])
+    groups = []
+    for seed in np.unique(seeds):
+        places = np.flatnonzero(seeds == seed)
+        groups += np.array_split(places, -(-len(places) // size))
+    return groups
 
 
 class _GroupRun:
-    """An ensemble in training, and when each of its networks diverged (-1: it did not)."""
+    """An ensemble of one seed in training, and when each network diverged (-1: it did not)."""
 
     def __init__(self, cells: list[TrainingSettings], device: torch.device) -> None:
         self.cells, self.device, self.data = cells, device, load_data(cells[0].data)
@@ -148,12 +158,7 @@ class _GroupRun:
         self.scale = scale.to(device)
         self.ensemble = Ensemble(cells, self.train_inputs.shape[1], self.data.classes, device)
         self.diverged_at = torch.full((len(cells),), -1, dtype=torch.int32, device=device)
-        self.seeds = sorted({cell.seed for cell in cells})
-        rows = [self.seeds.index(cell.seed) for cell in cells]
-        self.seed_row = torch.tensor(rows, device=device)
-        # networks of the same seed share Φ_0
-        first = [rows.index(row) for row in range(len(self.seeds))]
-        self.initial_features = self.ensemble.features(self.train_inputs)[first]
+        self.initial_features = self.ensemble.features(self.train_inputs)[0]  # the same for all
 
     @torch.no_grad()
     def records(self, steps: list[int], advance: Callable[[int], object]) -> dict[str, np.ndarray]:
@@ -162,9 +167,9 @@ class _GroupRun:
         if 0 in wanted:
             records.append(self._record(0))
         samples, total = len(self.train_inputs), self.cells[0].steps
-        streams = [batches(self.cells[0].replace(seed=seed), samples) for seed in self.seeds]
-        for step in range(1, total + 1):
-            self._descend(step, torch.stack([next(stream) for stream in streams]).to(self.device))
+        indices = itertools.islice(batches(self.cells[0], samples), total)
+        for step, index in enumerate(indices, start=1):
+            self._descend(step, index.to(self.device))
             if step in wanted:
                 records.append(self._record(step))
             advance(1)
@@ -174,10 +179,9 @@ class _GroupRun:
         }
 
     def _descend(self, step: int, index: torch.Tensor) -> None:
-        """One step on the batch of each seed: index (seeds, B)."""
-        inputs = self.train_inputs[index].index_select(0, self.seed_row)  # (K, B, d)
-        targets = self.targets[index].index_select(0, self.seed_row)  # (K, B, C)
-        losses = self.ensemble.descend(inputs, targets * self.scale[:, None, None])
+        """One step of every network on the batch ``index`` (B,)."""
+        targets = self.targets[index] * self.scale[:, None, None]  # (K, B, C)
+        losses = self.ensemble.descend(self.train_inputs[index], targets)
         self._note(~losses.isfinite(), step)
 
     def _note(self, diverged: torch.Tensor, step: int) -> None:
@@ -190,7 +194,7 @@ class _GroupRun:
             train_features=features,
             train_outputs=outputs.masked_fill((self.diverged_at >= 0)[:, None, None], torch.nan),
             test_outputs=self.ensemble.head(self.ensemble.features(self.test_inputs)),
-            initial_features=self.initial_features[self.seed_row],
+            initial_features=self.initial_features,
             target_scale=self.scale,
             parameter_norm=self.ensemble.parameter_norms(),
         )

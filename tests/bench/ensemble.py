@@ -73,22 +73,26 @@ def loop(some):
 
 
 def measure(width, threads):
-    """Seconds for all networks: a loop, `train` in a loop, `sweep`, the products alone."""
+    """Seconds for all networks: a loop, `train` in a loop, `sweep`, a sweep of one step (which is
+    setting up and measuring), the products alone."""
     torch.set_num_threads(threads)
     square = torch.ones(1024, 1024)
     made = list(cells(width))
     some = made[:: NETWORKS // IN_LOOP]
     options = {"record_at": [], "progress": False}
-    plain, single, swept, product = best_times(
+    once = made[0].replace(steps=1)
+    plain, single, swept, measuring, product = best_times(
         [
             lambda: loop(some),
             lambda: [train(settings, **options) for settings in some],
             lambda: sweep(**GRID, seeds=1, settings=made[0], **options),
+            lambda: sweep(**GRID, seeds=1, settings=once, **options),
             lambda: square @ square,
         ]
     )
     scale = NETWORKS / IN_LOOP
-    return plain * scale, single * scale, swept, product * multiplications(width) / 1024**3
+    products = product * multiplications(width) / 1024**3
+    return plain * scale, single * scale, swept, measuring, products
 
 
 def multiplications(width):
@@ -123,21 +127,25 @@ def run(thread_counts):
     rows = []
     for threads in thread_counts:
         for width in WIDTHS:
-            plain, single, swept, products = measure(width, threads)
-            seconds = [f"{value:.2f} s" for value in (plain, single, swept, products)]
-            ratios = [f"{plain / other:.1f}×" for other in (swept, products)]
+            plain, single, swept, measuring, products = measure(width, threads)
+            seconds = [f"{value:.2f} s" for value in (plain, single, swept, measuring, products)]
+            pairs = ((plain, swept - measuring), (single, swept), (plain, products))
+            ratios = [f"{long / short:.1f}×" for long, short in pairs]
             rows.append([str(width), str(threads), *seconds, *ratios])
     show(
         f"sweep: {NETWORKS} networks 64 → w → w → 10 on digits, batch {BATCH}, {STEPS} steps",
-        ["w", "threads", "loop", "train()", "sweep", "products", "loop/sweep", "loop/products"],
+        ["w", "threads", "loop", "train()", "sweep", "measuring", "products"]
+        + ["training", "with measures", "ceiling"],
         rows,
         [
-            f"loop: a module and torch.optim.SGD; {IN_LOOP} networks, scaled to {NETWORKS}.",
+            f"loop: a module and torch.optim.SGD, nothing measured; {IN_LOOP}, scaled.",
             "train(): richbook's own, with the measures after the last step; scaled likewise.",
             f"sweep: all {NETWORKS}, with the measures after the last step.",
-            "products: the steps' matrix products at the speed of one of 1024 × 1024, so that",
-            "loop/products is what no way of batching can exceed on this machine.",
-            f"Target at width {WIDTHS[0]}: at least {TARGET}×. Best of several, taken in turns.",
+            "measuring: a sweep of one step, that is, setting up and measuring.",
+            "products: the steps' matrix products at the speed of one of 1024 × 1024.",
+            "training: loop / (sweep − measuring), the same steps and nothing else.",
+            "with measures: train() / sweep. ceiling: loop / products.",
+            f"Target at width {WIDTHS[0]}: training at least {TARGET}×. Best of several, in turns.",
         ],
     )
     rows = [
