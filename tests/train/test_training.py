@@ -171,3 +171,17 @@ def test_progress_bar(capfd):
     quiet = capfd.readouterr()
     train(SHORT)
     assert quiet.err == "" and "training" in capfd.readouterr().err
+
+
+def test_number_of_threads_is_left_as_it_was():
+    """Training takes one thread; between records, and after an early stop, the setting is back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        run = training(TrainingSettings(steps=3), record_at=[1])
+        next(run)
+        assert torch.get_num_threads() == before + 1
+        run.close()
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)
