@@ -36,7 +36,8 @@ def nc1(features: Tensor, labels: Tensor) -> Tensor:
 
     Example:
         >>> import torch
-        >>> float(nc1(torch.tensor([[1.0], [3.0], [-1.0], [-3.0]]), torch.tensor([0, 0, 1, 1])))
+        >>> features = torch.tensor([[1.0], [3.0], [-1.0], [-3.0]])
+        >>> round(float(nc1(features, torch.tensor([0, 0, 1, 1]))), 6)
         0.125
     """
     features = as_samples(features, "features")
