@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -99,7 +100,7 @@ def check(
         >>> check("0.1", lambda labels: labels, seed=0)
         ✗ 0.1: expected features of shape (n, p), one row a sample; yours have shape (40,)
     """
-    if exercise_id not in EXERCISES:
+    if not isinstance(exercise_id, str) or exercise_id not in EXERCISES:
         raise RichbookError(
             f"exercise_id: expected one of {', '.join(sorted(EXERCISES))}, got {exercise_id!r}"
         )
@@ -128,15 +129,18 @@ def _guarded(answer: Callable) -> Callable:
         for position, (before, after) in enumerate(
             zip(arguments, handed_out, strict=True), start=1
         ):
-            if isinstance(before, Tensor) and not _same(before, after):
+            if not _same(before, after):
                 raise Wrong(f"your function changed its argument number {position}; work on a copy")
         return result
 
     return call
 
 
-def _same(before: Tensor, after: Tensor) -> bool:
-    return before.shape == after.shape and bool(torch.equal(before, after))
+def _same(before: object, after: object) -> bool:
+    """Whether a tensor, or a list of some, is what it was; other things are not looked at."""
+    if isinstance(before, list | tuple):
+        return len(before) == len(after) and all(map(_same, before, after))
+    return not isinstance(before, Tensor) or torch.equal(before, after)
 
 
 def _run(test: Callable[[], None], time_limit: float) -> str | None:
@@ -181,6 +185,8 @@ def require(holds: bool | Tensor, message: str) -> None:
 
 def as_tensor(value: object, what: str, shape: tuple[int, ...] | None = None) -> Tensor:
     """The answer's value in float64, checked to be numbers, finite, and of the shape expected."""
+    if isinstance(value, np.ndarray):
+        value = value.copy()  # torch takes no array with a negative stride, such as values[::-1]
     try:
         tensor = torch.as_tensor(
             value, dtype=torch.float64

@@ -6,7 +6,7 @@ from richbook.measure.collapse import nc1
 from richbook.measure.errors import DegenerateWarning, RichbookError
 from richbook.measure.moments import Moments
 from richbook.measure.operators import FeatureKernel, MinimumProjection
-from richbook.measure.richness import d_lr, isotropic_d_lr
+from richbook.measure.richness import d_lr, d_lr_from_moments, isotropic_d_lr
 from richbook.measure.spectrum import Decomposition, decompose
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "RichbookError",
     "cka",
     "d_lr",
+    "d_lr_from_moments",
     "decompose",
     "isotropic_d_lr",
     "kernel_distance",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,24 +31,30 @@ def as_samples(
     Raises:
         RichbookError: wrong number of dimensions, too few rows, no columns, complex or non-numeric.
     """
+    if hasattr(values, "__array__") and not isinstance(values, Tensor):
+        values = np.array(values)  # a copy: torch takes no negative strides, and no data frames
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise RichbookError(
             f"{name}: expected a tensor of shape (n, d), got {type(values).__name__}"
         ) from error
-    if tensor.is_complex():
-        raise RichbookError(f"{name}: expected real numbers, got {tensor.dtype}")
+    if tensor.is_complex() or tensor.layout != torch.strided:
+        got = tensor.dtype if tensor.is_complex() else tensor.layout
+        raise RichbookError(f"{name}: expected a dense tensor of real numbers, got {got}")
     if tensor.ndim == 1 and single_column:
-        if not tensor.is_floating_point():
+        if name in ("outputs", "targets") and not tensor.is_floating_point():
             raise RichbookError(
                 f"{name}: got a vector of {tensor.shape[0]} whole numbers, which look like class "
                 "labels; expected the network's outputs, (n, C) (for labels, their one-hot code)"
             )
         tensor = tensor[:, None]
     if tensor.ndim != 2:
-        expected = "(n, d), one row a sample"
-        raise RichbookError(f"{name}: expected shape {expected}, got {tuple(tensor.shape)}")
+        hint = " (for a sequence of tokens, flatten(0, 1) makes each a sample)"
+        raise RichbookError(
+            f"{name}: expected shape (n, d), one row a sample, got {tuple(tensor.shape)}"
+            + (hint if tensor.ndim == 3 else "")
+        )
     if tensor.shape[0] < minimum:
         raise RichbookError(
             f"{name}: expected at least {minimum} samples (rows), got {tensor.shape[0]}"
@@ -116,10 +124,10 @@ def rank_tolerance(precision: torch.dtype) -> float:
     return eps if torch.finfo(precision).bits <= 16 else 8 * eps
 
 
-def checked_precision(precision: torch.dtype | None, outputs: Tensor) -> torch.dtype:
-    """The dtype the outputs were computed in: as declared, else their own."""
+def checked_precision(precision: torch.dtype | None, default: torch.dtype) -> torch.dtype:
+    """The dtype the outputs were computed in: as declared, else the default, usually their own."""
     if precision is None:
-        return outputs.dtype
+        return default
     if not isinstance(precision, torch.dtype) or not precision.is_floating_point:
         raise RichbookError(
             "precision: expected a floating-point torch.dtype such as torch.float32, "
@@ -142,16 +150,34 @@ def to_float64(tensor: Tensor) -> Tensor:
     return tensor.to(torch.float64)
 
 
+class _ExactProducts:
+    """The process-wide switches for TF32 and bf16, held at "ieee" while anyone needs them there."""
+
+    def __init__(self) -> None:
+        self.lock, self.users, self.saved = threading.Lock(), 0, []
+        self.backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if self.users == 0:
+                self.saved = [backend.fp32_precision for backend in self.backends]
+                for backend in self.backends:
+                    backend.fp32_precision = "ieee"
+            self.users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.users -= 1
+            if self.users == 0:
+                for backend, precision in zip(self.backends, self.saved, strict=True):
+                    backend.fp32_precision = precision
+
+
+_exact_products = _ExactProducts()
+
+
 @contextlib.contextmanager
 def exact_arithmetic(device: torch.device) -> Iterator[None]:
     """Switch off autocast, TF32 and bf16 shortcuts: a float32 product is a float32 product."""
-    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
-    saved = [backend.fp32_precision for backend in backends]
-    try:
-        for backend in backends:
-            backend.fp32_precision = "ieee"
-        with torch.autocast(device.type, enabled=False):
-            yield
-    finally:
-        for backend, precision in zip(backends, saved, strict=True):
-            backend.fp32_precision = precision
+    with _exact_products, torch.autocast(device.type, enabled=False):
+        yield

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from richbook.measure.errors import RichbookError
-from richbook.measure.inputs import check_finite, to_float64
+from richbook.measure.inputs import check_finite, exact_arithmetic, to_float64
 from richbook.measure.products import centre_in, cross_product, safe_dtype, symmetric_product
 
 #: Rows multiplied at a time: long enough for a fast product, short enough for float32 sums.
@@ -54,29 +54,38 @@ class Moments:
     def of(cls, features: Tensor, outputs: Tensor, *, exact_outputs: bool = True) -> Moments:
         """Moments of one sample, shapes (..., n, p) and (..., n, C)."""
         moments = cls()
-        moments.update(features, outputs, exact_outputs=exact_outputs)
+        moments.update(features, outputs, exact_outputs=exact_outputs, keep_graph=True)
         return moments
 
-    def update(self, features: Tensor, outputs: Tensor, *, exact_outputs: bool = True) -> None:
+    def update(
+        self,
+        features: Tensor,
+        outputs: Tensor,
+        *,
+        exact_outputs: bool = True,
+        keep_graph: bool = False,
+    ) -> None:
         """Add samples: features (..., n, p) and outputs (..., n, C), cut into blocks of 4096 rows.
 
         With ``exact_outputs`` the products with the outputs are float64, which ill-conditioned
         outputs need; without, they use the features' working precision (safe for whitened outputs).
+        Gradients flow only with ``keep_graph``: a stream that kept them would keep all its data.
 
         Raises:
             RichbookError: other shapes than before, or a nan, infinity or overflow; nothing is
                 added then.
         """
+        features, outputs = torch.as_tensor(features), torch.as_tensor(outputs)
+        if not keep_graph:
+            features, outputs = features.detach(), outputs.detach()
         self._check_shapes(features, outputs)
         added = Moments()
-        for start in range(0, features.shape[-2], BLOCK_ROWS):
-            block = slice(start, start + BLOCK_ROWS)
-            first_row = self.count + start
-            check_finite(features[..., block, :], "features", first_row)
-            check_finite(outputs[..., block, :], "outputs", first_row)
-            added = added.merge(
-                _block_moments(features[..., block, :], outputs[..., block, :], exact_outputs)
-            )
+        with exact_arithmetic(features.device):
+            for start in range(0, features.shape[-2], BLOCK_ROWS):
+                block = (..., slice(start, start + BLOCK_ROWS), slice(None))
+                check_finite(features[block], "features", self.count + start)
+                check_finite(outputs[block], "outputs", self.count + start)
+                added = added.merge(_block_moments(features[block], outputs[block], exact_outputs))
         vars(self).update(vars(self.merge(added)))
 
     def merge(self, other: Moments) -> Moments:
@@ -126,9 +135,9 @@ class Moments:
         return getattr(self, name)
 
     def _check_shapes(self, features: Tensor, outputs: Tensor) -> None:
-        if features.shape[:-1] != outputs.shape[:-1]:
+        if min(features.ndim, outputs.ndim) < 2 or features.shape[:-1] != outputs.shape[:-1]:
             raise RichbookError(
-                "expected the same samples in features and outputs, "
+                "expected the same samples in features (n, p) and outputs (n, C), "
                 f"got features {tuple(features.shape)} and outputs {tuple(outputs.shape)}"
             )
         if self.count:

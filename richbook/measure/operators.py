@@ -160,7 +160,7 @@ class MinimumProjection:
         for name, weight in (("a1", a1), ("a2", a2)):
             if not weight > 0:
                 raise RichbookError(f"{name}: expected a positive weight, got {weight!r}")
-        tolerance = rank_tolerance(checked_precision(precision, outputs))
+        tolerance = rank_tolerance(checked_precision(precision, outputs.dtype))
         centred, mean = centre(to_float64(outputs.detach()))
         span = output_span(mean, centred.T @ centred / len(centred), tolerance)
         basis = _orthonormal_basis(centred, span)

@@ -4,11 +4,6 @@ Nam et al., "Decoupling Dynamical Richness from Representation Learning: Towards
 Measurement", ICLR 2026 (arXiv 2410.04264). With centring c(A) = (I − |1⟩⟨1|) A (I − |1⟩⟨1|),
 
     D_LR = 1 − CKA(T, T_MP) = 1 − Tr(c(T) c(T_MP)) / (‖c(T)‖_F ‖c(T_MP)‖_F).
-
-With whitened outputs g of rank r (see ``span``), A = Σ_Φg and c(P_Ĥ) = Σ_jk |g_j⟩ K_jk ⟨g_k|, this
-is
-
-    D_LR = 1 − Tr(A K Aᵀ) / (‖Σ_ΦΦ‖_F · ‖S K‖),   S = Cov(g) = I,   ‖S K‖² = Tr(S K S K).
 """
 
 from __future__ import annotations
@@ -19,6 +14,7 @@ import warnings
 import torch
 from torch import Tensor
 
+from richbook.measure.distance import constant_features, finish, low_rank_distance
 from richbook.measure.errors import DegenerateWarning, RichbookError
 from richbook.measure.inputs import (
     as_samples,
@@ -31,7 +27,7 @@ from richbook.measure.inputs import (
     working_dtype,
 )
 from richbook.measure.moments import Moments
-from richbook.measure.products import centre, frobenius, is_constant
+from richbook.measure.products import centre
 from richbook.measure.span import OutputSpan, output_span
 
 
@@ -78,12 +74,12 @@ def d_lr(features: Tensor, outputs: Tensor, precision: torch.dtype | None = None
     check_same_length(features=features, outputs=outputs)
     check_finite(features, "features")
     check_finite(outputs, "outputs")
-    tolerance = rank_tolerance(checked_precision(precision, outputs))
+    tolerance = rank_tolerance(checked_precision(precision, outputs.dtype))
     with exact_arithmetic(features.device):
         whitened, span = _whiten(outputs.to(features.device), tolerance)
         moments = _moments(features, whitened)
         _warn_if_degenerate(features, moments, span)
-        return _distance(moments, span, features.dtype)
+        return finish(moments, span, features.dtype)
 
 
 def isotropic_d_lr(dim: int, rank: int) -> float:
@@ -110,24 +106,35 @@ def isotropic_d_lr(dim: int, rank: int) -> float:
     return 1 - math.sqrt(min(rank, dim) / dim)
 
 
-def d_lr_from_moments(
-    moments: Moments, tolerance: float, dtype: torch.dtype
-) -> tuple[Tensor, OutputSpan]:
-    """D_LR (...) and Ĥ of accumulated moments; nan where degenerate.
+def d_lr_from_moments(moments: Moments, precision: torch.dtype = torch.float32) -> Tensor:
+    """Compute D_LR from the moments of a stream of features and outputs, as :func:`d_lr` would.
 
-    ``tolerance`` is the outputs' ``rank_tolerance``, ``dtype`` what the features were computed in.
+    Args:
+        moments: what ``Moments.update`` has accumulated, block by block.
+        precision: the dtype that features and outputs were computed in.
+
+    Returns:
+        A float64 scalar; nan, with a ``DegenerateWarning``, for constant features or outputs.
+
+    Raises:
+        RichbookError: fewer than 2 samples so far, or ``precision`` is no floating dtype.
+
+    Example:
+        >>> import torch
+        >>> draw = torch.Generator().manual_seed(0)
+        >>> stream = Moments()
+        >>> for _ in range(10):
+        ...     block = torch.randn(500, 16, generator=draw)
+        ...     stream.update(features=block, outputs=block[:, :4])
+        >>> round(float(d_lr_from_moments(stream)), 1), isotropic_d_lr(16, 4)
+        (0.5, 0.5)
     """
-    span = output_span(moments.output_mean, moments.output_covariance, tolerance)
-    whitening = span.whitening
-    whitened = Moments(
-        count=moments.count,
-        feature_mean=moments.feature_mean,
-        feature_scatter=moments.feature_scatter,
-        cross_scatter=moments.cross_scatter @ whitening,
-        output_mean=torch.zeros_like(span.offset),
-        output_scatter=whitening.mT @ moments.output_scatter @ whitening,
-    )
-    return _distance(whitened, span, dtype), span
+    tolerance = rank_tolerance(checked_precision(precision, torch.float32))
+    value = low_rank_distance(moments, tolerance, precision)
+    if bool(value.isnan().any()):
+        message = "features or outputs are constant over the samples: D_LR is 0/0, returning nan"
+        warnings.warn(message, DegenerateWarning, stacklevel=2)
+    return value
 
 
 def _whiten(outputs: Tensor, tolerance: float) -> tuple[Tensor, OutputSpan]:
@@ -162,32 +169,10 @@ def _moments(features: Tensor, whitened: Tensor) -> Moments:
     )
 
 
-def _distance(moments: Moments, span: OutputSpan, dtype: torch.dtype) -> Tensor:
-    """1 − Tr(A K Aᵀ) / (‖Σ_ΦΦ‖ ‖S K‖), where K inverts the Gram matrix S + mmᵀ of g + m.
-
-    S is the identity up to rounding and the mean of g is zero up to rounding; both stay in the
-    formula because they carry the gradient with respect to the outputs. S is inverted alone, and m
-    is put in by Sherman–Morrison: for outputs on an offset of 1e6, S would drown in mmᵀ.
-    """
-    covariance, cross = moments.output_covariance, moments.cross_covariance
-    offset = (span.offset + moments.output_mean) * ~span.includes_constant[..., None]
-    inverse = torch.linalg.inv(covariance + torch.diag_embed((~span.kept).to(covariance.dtype)))
-    tilt = (inverse @ offset[..., None])[..., 0]
-    shrink = 1 + (offset * tilt).sum(-1)
-    inner = inverse - tilt[..., :, None] * tilt[..., None, :] / shrink[..., None, None]  # K
-    overlap = (cross @ inner * cross).sum((-2, -1))
-    projector = inner @ covariance  # K S
-    size = (projector * projector.mT).sum((-2, -1)).sqrt()
-    value = 1 - (overlap / (frobenius(moments.feature_covariance) * size)).clamp(0, 1)
-    return torch.where(
-        (span.centred_rank > 0) & ~_constant_features(moments, dtype), value, torch.nan
-    )
-
-
 def _warn_if_degenerate(features: Tensor, moments: Moments, span: OutputSpan) -> None:
     rank, (count, width) = int(span.centred_rank), features.shape
     message = None
-    if bool(_constant_features(moments, features.dtype)):
+    if bool(constant_features(moments, features.dtype)):
         message = "features are constant over the samples (dead units?): D_LR is 0/0, returning nan"
     elif rank == 0:
         message = (
@@ -199,6 +184,11 @@ def _warn_if_degenerate(features: Tensor, moments: Moments, span: OutputSpan) ->
             f"outputs span every function on these {count} samples (rank {rank}): D_LR says "
             "nothing about low rank; measure more samples than outputs"
         )
+    elif count <= width:
+        message = (
+            f"{count} samples for {width} features: D_LR comes out too low; "
+            "take several times more samples than features"
+        )
     elif rank >= (alive := _varying_features(moments, width)):
         message = (
             f"outputs span all {alive} feature directions (rank {rank}): D_LR only measures how "
@@ -206,10 +196,6 @@ def _warn_if_degenerate(features: Tensor, moments: Moments, span: OutputSpan) ->
         )
     if message:
         warnings.warn(message, DegenerateWarning, stacklevel=3)
-
-
-def _constant_features(moments: Moments, dtype: torch.dtype) -> Tensor:
-    return is_constant(moments.feature_mean, moments.feature_scatter / moments.count, dtype)
 
 
 def _varying_features(moments: Moments, width: int) -> int:

@@ -81,7 +81,7 @@ def decompose(
     """
     features = as_samples(features, "features")
     outputs = as_samples(outputs, "outputs", single_column=True)
-    spans = {"outputs": (outputs, checked_precision(precision, outputs))}
+    spans = {"outputs": (outputs, checked_precision(precision, outputs.dtype))}
     if targets is not None:
         targets = as_samples(targets, "targets", single_column=True)
         spans["targets"] = (targets, targets.dtype)

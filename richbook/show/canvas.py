@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from richbook.measure.errors import RichbookError
-from richbook.show.selection import short_value
+from richbook.show.selection import listed, short_value
 from richbook.show.style import COLORS, book_style
 
 
@@ -51,6 +51,9 @@ def log_positions(values: Sequence[float]) -> np.ndarray:
         log10 of each value; a 0 sits as far below the smallest positive value as the values are
         apart on average.
 
+    Raises:
+        RichbookError: if a value is negative or not finite, or they do not ascend.
+
     Example:
         >>> log_positions([0.0, 0.001, 0.01, 0.1])
         array([-4., -3., -2., -1.])
@@ -58,6 +61,9 @@ def log_positions(values: Sequence[float]) -> np.ndarray:
     values = np.asarray(values, dtype=float)
     if not len(values) or not np.isfinite(values).all() or (values < 0).any():
         raise RichbookError(f"values must be finite and not negative, not {values}")
+    if (np.diff(values) <= 0).any():
+        raise RichbookError(f"values must be ascending, not {listed(values)}; "
+                            "xarray's sortby puts them in order")
     positive = values[values > 0]
     if not len(positive):
         return np.zeros(len(values))
@@ -80,9 +86,12 @@ def set_step_axis(ax: Axes, steps: Sequence[float]) -> None:
         ax.set_xscale("log")
     decades = [10.0**i for i in range(7) if steps.min() <= 10.0**i <= steps.max()]
     ticks = ([0.0] if steps.min() < 1 else []) + decades
+    ticks = ticks or sorted({steps.min(), steps.max()})
     ax.set_xticks(ticks, [f"{int(t)}" for t in ticks])
     ax.minorticks_off()
-    ax.set_xlim(ticks[0], steps.max() * 1.02)
+    # A single recorded step would leave no range at all.
+    first = 0.0 if steps.min() < 1 else min(steps.min(), steps.max() / 1.1)
+    ax.set_xlim(first, max(steps.max(), 1.0) * 1.02)
 
 
 def set_log_values(ax: Axes, low: float, high: float) -> None:
@@ -98,6 +107,9 @@ def set_log_values(ax: Axes, low: float, high: float) -> None:
 def draw_band(ax: Axes, x, mean_low_high, color: str, **line) -> None:
     """Draw the mean over seeds as a line and smallest to largest as a band behind it."""
     mean, low, high = mean_low_high
+    if len(mean) == 1:  # a line through one point, and a band at it, cannot be seen
+        line = {"marker": "o"} | line
+        ax.vlines(x, low, high, color=color, alpha=0.22, linewidth=6)
     if np.nanmax(np.nan_to_num(high - low), initial=0.0) > 0:
         ax.fill_between(x, low, high, color=color, alpha=0.22, linewidth=0)
     ax.plot(x, mean, color=color, **line)

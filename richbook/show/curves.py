@@ -23,6 +23,7 @@ from richbook.show.selection import (
     axis_label,
     band,
     check_axis,
+    check_drawn,
     fix,
     get_variable,
     listed,
@@ -124,6 +125,8 @@ def plot_sweep_lines(
     """
     if hue is not None and hue == x:
         raise RichbookError(f"hue={hue!r} is also the x axis; choose another")
+    check_drawn(x, "x")
+    check_drawn(hue, "hue")
     keep = (x,) if hue is None else (x, hue)
     values = fix(get_variable(sweep, y, "y"), keep, fixed)
     points = check_axis(sweep, x, "x")
@@ -197,6 +200,7 @@ def plot_comparison(
     missing = [name for name in COMPARED if name not in sweep.data_vars]
     if missing:
         raise RichbookError(f"the sweep lacks {listed(missing)}; it has: {listed(sweep.data_vars)}")
+    check_drawn(axis, "axis")
     values = {name: fix(sweep[name], (axis,), fixed) for name in COMPARED}
     points = check_axis(sweep, axis, "axis")
     positions = log_positions(points)
@@ -206,9 +210,9 @@ def plot_comparison(
         set_hyperparameter_ticks(panel.xaxis, points, positions)
         panel.tick_params(labelsize=9)
         panel.set_ylabel(AXIS_LABELS[name])
-        low, high = np.nanmin(values[name].values), np.nanmax(values[name].values)
-        if name in ("parameter_norm", "nc1") and low > 0:
-            set_log_values(panel, low, high)
+        known = values[name].values[np.isfinite(values[name].values)]  # none if all diverged
+        if name in ("parameter_norm", "nc1") and len(known) and known.min() > 0:
+            set_log_values(panel, known.min(), known.max())
         else:
             panel.set_ylim(bottom=0)
     floor = sweep.attrs.get("isotropic_d_lr")

@@ -1,5 +1,7 @@
 """A plot of a kernel's eigenfunctions: which classes, or which images, each responds to."""
 
+from numbers import Integral
+
 import numpy as np
 from matplotlib.axes import Axes
 
@@ -28,14 +30,15 @@ def plot_eigenfunctions(
             `FeatureKernel.eigenfunctions` returns them.
         labels: the class of each sample, shape (n,).
         images: one for each sample, shape (n, height, width).
-        count: how many eigenfunctions to draw.
+        count: how many eigenfunctions to draw, at least 1; all if there are fewer.
         ax: an Axes, or None for a new figure.
 
     Returns:
         The Axes.
 
     Raises:
-        RichbookError: if neither or both of `labels` and `images` are given, or shapes disagree.
+        RichbookError: if neither or both of `labels` and `images` are given, shapes disagree, or
+            `count` is not a whole number of at least 1.
 
     Example:
         >>> axes = plot_eigenfunctions([[1.0, 1.0], [1.0, -1.0]], labels=[0, 1])
@@ -47,6 +50,8 @@ def plot_eigenfunctions(
         raise RichbookError(f"values must have shape (n, p), not {values.shape}")
     if (labels is None) == (images is None):
         raise RichbookError("give either labels or images, to say what a column is")
+    if not isinstance(count, Integral) or count < 1:
+        raise RichbookError(f"count must be a whole number of at least 1, not {count!r}")
     count = min(count, values.shape[1])
     values = values[:, :count]
     values = values * np.where(values.max(0) >= -values.min(0), 1.0, -1.0)

@@ -30,6 +30,7 @@ function unpack(buffer, { offset, bits, length }, cells) {
 const linear = (low, high, from, to) => (v) => from + ((v - low) / (high - low || 1)) * (to - from);
 function steps(list, from, to) {
   const place = (t) => (list[0] < 1 ? (t < 1 ? t * 0.4 : 0.4 + Math.log10(t)) : Math.log10(t));
+  if (list.length === 1) return () => (from + to) / 2;
   const scale = linear(place(list[0]), place(list[list.length - 1]), from, to);
   return (t) => scale(place(t));
 }
@@ -40,8 +41,10 @@ const text = (x, y, words, { anchor = "start", kind = "", more = "" } = {}) =>
 const line = (x1, y1, x2, y2, kind) =>
   `<line x1="${fixed(x1)}" y1="${fixed(y1)}" x2="${fixed(x2)}" y2="${fixed(y2)}" class="${kind}"/>`;
 
-// A path through points; a point that is nan lifts the pen.
+// A path through points; a point that is nan lifts the pen. A single point is a ring.
 function path(points) {
+  if (points.length === 1 && Number.isFinite(points[0][1]))
+    return `M${fixed(points[0][0] - 3)},${fixed(points[0][1])}a3,3 0 1,0 6,0a3,3 0 1,0 -6,0`;
   let pen = "M";
   return points.map(([x, y]) => {
     if (!Number.isFinite(y)) { pen = "M"; return ""; }
@@ -80,8 +83,12 @@ function frame(width, height, { title, xName, xTicks, yTicks, right = 14, left =
 
 const SUBSCRIPT = 'D<tspan dy="3" font-size="75%">LR</tspan><tspan dy="-3">\u200b</tspan>';
 const HAT_PI = 'Π<tspan dx="-9" dy="-4">^</tspan><tspan dy="4" dx="1">\u200b</tspan>';
-const decades = (list, wide) => [0, 1, 10, 100, 1000, 10000, 100000]
-  .filter((t) => t >= list[0] && t <= list[list.length - 1] && (wide || t === 1 || t === 100 || t === 10000));
+function decades(list, wide) {
+  const ends = [list[0], list[list.length - 1]];
+  const found = [0, 1, 10, 100, 1000, 10000, 100000]
+    .filter((t) => t >= ends[0] && t <= ends[1] && (wide || t === 1 || t === 100 || t === 10000));
+  return found.length ? found : [...new Set(ends)];
+}
 
 function drawHistory(s, width, height) {
   const { box, draw } = frame(width, height, { title: `${SUBSCRIPT} during training`,
@@ -145,7 +152,7 @@ function drawMap(s, width, height) {
   decays.forEach((decay, i) => scales.forEach((scale, j) => {
     const cell = s.index(i, j, s.at[2]), value = s.d_lr[(cell * s.steps.length + s.steps.length - 1) * 3];
     const x = box.left + j * w, y = box.bottom - (i + 1) * h, here = i === s.at[0] && j === s.at[1];
-    const rgb = shade(value / (s.floor ?? 1)), known = Number.isFinite(value);
+    const rgb = shade(value / s.light), known = Number.isFinite(value);
     const at = `x="${fixed(x)}" y="${fixed(y)}" width="${fixed(w)}" height="${fixed(h)}"`;
     cells += `<g class="rb-cell" data-i="${i}" data-j="${j}"><title>weight decay ${decay}, target scale ${scale}: ${s.readouts[cell]}</title>` +
       `<rect ${at} fill="${known ? `rgb(${rgb})` : "transparent"}" stroke="currentColor" stroke-opacity="0.15"/>` +
@@ -184,6 +191,9 @@ function load(model) {
   const sweep = { ...layout, axes, readouts, id: `rb-hatch-${Math.random().toString(36).slice(2)}` };
   for (const name in layout.fields)
     sweep[name] = unpack(model.get("packed"), layout.fields[name], readouts.length);
+  // The light end of the map's colours: the floor, or where that is 0 or unknown the largest value.
+  const finals = readouts.map((_, cell) => sweep.d_lr[((cell + 1) * sweep.steps.length - 1) * 3]);
+  sweep.light = sweep.floor || Math.max(...finals.filter((v) => v > 0), 1e-12);
   sweep.index = (i, j, k) => (i * axes[1].labels.length + j) * axes[2].labels.length + k;
   return sweep;
 }
@@ -191,7 +201,7 @@ function load(model) {
 // How far up the D_LR axis must go: past the floor, and past every curve of these cells.
 function reach(sweep, cells) {
   const length = sweep.steps.length * 3;
-  let top = (sweep.floor ?? 0.5) * 1.12;
+  let top = Math.max(sweep.floor ?? 0.5, 0.05) * 1.12;
   for (const cell of cells)
     for (let i = cell * length; i < (cell + 1) * length; i++) if (sweep.d_lr[i] > top) top = sweep.d_lr[i];
   return top;
@@ -229,7 +239,7 @@ function render({ model, el }) {
     readout.style.minHeight = width < 760 ? "2.8em" : "1.4em";  // room to wrap, so nothing jumps
     readout.textContent = sweep.readouts[cell];
     const final = sweep.d_lr[(cell * sweep.steps.length + sweep.steps.length - 1) * 3];
-    el.style.setProperty("--rb-shade", `rgb(${shade(final / (sweep.floor ?? 1))})`);
+    el.style.setProperty("--rb-shade", `rgb(${shade(final / sweep.light)})`);
     note.textContent = `Lines are means over ${sweep.seeds} seed${sweep.seeds > 1 ? "s" : ""}, bands their range. ` +
       `Grey: the other values of ${sweep.axes[moved].words}. Click a cell of the map to go there` +
       (sweep.diverged.some((count) => count) ? "; hatched: a seed diverged." : ".");

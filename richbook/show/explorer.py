@@ -2,7 +2,8 @@
 
 The sliders are ipywidgets; a small view written in JavaScript draws the sweep that it carries in
 its own state. The two are linked in the browser, so that the same object works in JupyterLab and
-in a page that has no kernel.
+in a page that has no kernel. Python reads the sliders, which a hand, the map and code all move; it
+never moves the view after them, for its late answer could undo what a hand has done since.
 """
 
 from collections.abc import Mapping
@@ -75,15 +76,16 @@ class Explorer(widgets.VBox):
     @property
     def settings(self) -> dict[str, float]:
         """The three hyperparameters that the sliders stand at, ready for `TrainingSettings`."""
-        return {
-            name: float(self.sweep[name].values[getattr(self.view, name)])
-            for name in HYPERPARAMETERS
-        }
+        return {name: float(self.sweep[name].values[at]) for name, at in self._indices().items()}
 
     @property
     def cell(self) -> xr.Dataset:
         """The part of the sweep that the sliders stand at, over seed and step."""
-        return self.sweep.isel({name: getattr(self.view, name) for name in HYPERPARAMETERS})
+        return self.sweep.isel(self._indices())
+
+    def _indices(self) -> dict[str, int]:
+        """Return the position of each slider; an axis with one value has a label instead."""
+        return {name: getattr(slider, "index", 0) for name, slider in self.sliders.items()}
 
 
 def explore(sweep: xr.Dataset, start: Mapping[str, float] | None = None) -> Explorer:
@@ -115,6 +117,8 @@ def explore(sweep: xr.Dataset, start: Mapping[str, float] | None = None) -> Expl
 
 def start_indices(sweep: xr.Dataset, start: Mapping[str, float] | None) -> dict[str, int]:
     """Return the position of each slider: exactly where `start` says, else near the standard."""
+    if start is not None and not isinstance(start, Mapping):
+        raise RichbookError(f"start must be a dict from hyperparameter to value, not {start!r}")
     start = dict(start or {})
     unknown = set(start) - set(HYPERPARAMETERS)
     if unknown:

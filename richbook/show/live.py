@@ -63,12 +63,14 @@ class LiveTraining(widgets.VBox):
         training: Callable[..., Iterator[dict]] = train_lazily,
         debounce: float = DEBOUNCE,
     ):
+        # First of all, since `close` needs them even if what follows fails.
+        self._lock = threading.RLock()
+        self._worker = LatestRun(failed=self._show_error)
+        self._closed = False
         self._settings = settings or TrainingSettings()
         self._training, self._debounce = training, debounce
         self._floor = isotropic_floor(self._settings)
         self._picture = LivePicture(self._settings.steps, self._settings.width, self._floor)
-        self._lock = threading.RLock()
-        self._worker = LatestRun(failed=self._show_error)
         self.runs: list[LiveRun] = []
         self.sliders = {name: _slider(name, getattr(self._settings, name))
                         for name in HYPERPARAMETERS}
@@ -86,7 +88,7 @@ class LiveTraining(widgets.VBox):
                              (self._status, "rb-live-status")):
             widget.add_class(name)
         for slider in self.sliders.values():
-            slider.observe(lambda change: self.start(self._debounce), names="value")
+            slider.observe(lambda change: self._closed or self.start(self._debounce), names="value")
         self._run_button.on_click(lambda button: self.start())
         self._stop_button.on_click(lambda button: self.stop())
 
@@ -102,8 +104,14 @@ class LiveTraining(widgets.VBox):
         return self._status.value
 
     def start(self, delay: float = 0.0) -> None:
-        """Train a network with the settings of the sliders, in place of any that trains now."""
+        """Train a network with the settings of the sliders, in place of any that trains now.
+
+        Raises:
+            RichbookError: after `close`.
+        """
         with self._lock:
+            if self._closed:
+                raise RichbookError("this widget is closed; make a new one with train_live()")
             settings = self.settings
             self._worker.submit(lambda is_current: self._train(settings, is_current), delay)
             self._stop_button.disabled = False
@@ -120,8 +128,10 @@ class LiveTraining(widgets.VBox):
         return self._worker.wait(timeout)
 
     def close(self) -> None:
-        """Stop training and remove the widget."""
-        self._worker.cancel()
+        """Stop training and remove the widget; `start` then raises and the sliders do nothing."""
+        with self._lock:
+            self._closed = True
+            self._worker.cancel()
         super().close()
 
     def _train(self, settings: TrainingSettings, is_current: Callable[[], bool]) -> None:

@@ -7,7 +7,15 @@ from matplotlib.patches import Rectangle
 
 from richbook.measure.errors import RichbookError
 from richbook.show.canvas import get_axes, signed_image, text_color, to_array
-from richbook.show.selection import axis_label, band, check_axis, fix, get_variable, short_value
+from richbook.show.selection import (
+    axis_label,
+    band,
+    check_axis,
+    check_drawn,
+    fix,
+    get_variable,
+    short_value,
+)
 from richbook.show.style import rich_lazy_colormap
 
 #: A kernel matrix of more samples than this is thinned before it is drawn: no figure of this size
@@ -25,14 +33,15 @@ def plot_sweep_map(
 ) -> Axes:
     """Draw one variable of a sweep over two hyperparameters, as a map with numbers in its cells.
 
-    A cell is the mean over the seeds that have a value. It is hatched if a seed diverged, and has
-    a dash if no seed has a value: all diverged, or D_LR is undefined because features or outputs
-    are constant. Dark is small: for D_LR, dark is rich, and the other end is the isotropic floor.
+    A cell is the mean over the seeds that have a value. It is hatched if a seed has diverged by
+    the step drawn, and has a dash if no seed has a value: all diverged, or D_LR is undefined
+    because features or outputs are constant. Dark is small: for D_LR, dark is rich, and the other
+    end is the isotropic floor, or the largest value if there is no floor above 0.
 
     Args:
         sweep: what `sweep` returned.
-        x: the hyperparameter from left to right.
-        y: the hyperparameter from bottom to top.
+        x: the hyperparameter from left to right, or ``"step"``.
+        y: that from bottom to top.
         variable: what the colours and numbers are.
         ax: an Axes, or None for a new figure.
         **fixed: the value of each other hyperparameter, and of ``step`` unless it is the last.
@@ -53,6 +62,8 @@ def plot_sweep_map(
     """
     if x == y:
         raise RichbookError(f"x and y are both {x!r}; choose two axes")
+    check_drawn(x, "x")
+    check_drawn(y, "y")
     data = fix(get_variable(sweep, variable), (y, x), fixed)
     data = data.transpose(y, x, "seed") if "seed" in data.dims else data.transpose(y, x)
     mean = band(data)[0]
@@ -85,17 +96,22 @@ def _top(sweep: xr.Dataset, variable: str, mean: np.ndarray) -> float:
     """Return the value at the light end of the colours: if it can be, the same in every map."""
     if variable.endswith("accuracy"):
         return 1.0
-    if variable == "d_lr" and "isotropic_d_lr" in sweep.attrs:
+    # The floor is 0 where the features are no more than the outputs: then it is no scale.
+    if variable == "d_lr" and sweep.attrs.get("isotropic_d_lr", 0) > 0:
         return float(sweep.attrs["isotropic_d_lr"])
     return float(np.nanmax(mean, initial=1e-12))
 
 
 def _has_diverged(sweep: xr.Dataset, data: xr.DataArray, cell: dict[str, int]) -> bool:
-    """Say whether any seed of a cell diverged, as recorded or, if that is missing, as nan."""
+    """Say whether any seed of a cell diverged by then, as recorded or, without a record, as nan."""
     if "diverged_at" in sweep.data_vars:
-        record = sweep["diverged_at"].isel(cell)
+        data = data.isel({axis: at for axis, at in cell.items() if axis == "step"})
+        step = data.coords["step"].item() if "step" in data.coords else np.inf
+        record = sweep["diverged_at"]
+        record = record.isel({axis: at for axis, at in cell.items() if axis in record.dims})
         fixed = {d: data.coords[d].item() for d in record.dims if d != "seed" and d in data.coords}
-        return bool((record.sel(fixed, method="nearest") >= 0).any())
+        record = record.sel(fixed, method="nearest")
+        return bool(((record >= 0) & (record <= step)).any())
     return bool(np.isnan(data.isel(cell).values).any())
 
 

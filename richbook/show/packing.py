@@ -139,13 +139,14 @@ def output_rank(sweep: xr.Dataset) -> int | None:
 def richness_word(d_lr: float, floor: float | None) -> str:
     """Name a D_LR by how far it lies below the floor, the value of a kernel without structure.
 
-    The borders, a quarter and six tenths of the floor, are a convention of this book.
+    The borders, a quarter and six tenths of the floor, are a convention of this book. A floor of
+    0, which features have that are no more than the outputs, separates nothing: no word then.
 
     Example:
         >>> [richness_word(d, 0.6) for d in (0.06, 0.25, 0.45, 0.7)]
         ['rich', 'between rich and lazy', 'lazy', 'lazier than a kernel without structure']
     """
-    if floor is None or not np.isfinite(floor) or not np.isfinite(d_lr):
+    if not floor or not np.isfinite(floor) or not np.isfinite(d_lr):
         return ""
     if d_lr < 0.25 * floor:
         return "rich"

@@ -102,6 +102,13 @@ def check_axis(data: xr.Dataset | xr.DataArray, name: str, argument: str) -> np.
     return np.asarray(data[name].values)
 
 
+def check_drawn(axis: str | None, argument: str) -> None:
+    """Raise a RichbookError if `axis` is the one that every plot takes its mean and band over."""
+    if axis == "seed":
+        raise RichbookError(f"{argument}='seed' cannot be an axis of the plot: its mean and range "
+                            "are drawn; fix seed= to see one")
+
+
 def index_of(data: xr.Dataset | xr.DataArray, axis: str, value: float) -> int:
     """Return the position of `value` on an axis, up to rounding.
 

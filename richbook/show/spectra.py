@@ -29,7 +29,8 @@ def plot_utilization(
 
     Args:
         curves: one curve of shape (p,), or several: a list of them, or a dict from label to curve.
-            A curve of shape (seeds, p) becomes a mean with the band of its seeds.
+            A curve of shape (seeds, p) becomes a mean with the band of its seeds; a seed that is
+            nan throughout, as one that diverged, is left out.
         labels: one for each curve.
         rank: of the outputs, drawn as a thin vertical line.
         log: whether k has a logarithmic axis.
@@ -49,7 +50,9 @@ def plot_utilization(
     ax = get_axes(ax)
     colors = sequence_colors(len(curves)) if len(curves) > 1 else [COLORS["utilization"]]
     for curve, label, color in zip(curves, labels, colors, strict=True):
-        lines = curve.mean(0), curve.min(0), curve.max(0)
+        known = curve[~np.isnan(curve).all(1)]
+        seeds = known if len(known) else curve[:1]
+        lines = seeds.mean(0), seeds.min(0), seeds.max(0)
         draw_band(ax, np.arange(1, curve.shape[1] + 1), lines, color, label=label)
     _count_axis(ax, max(curve.shape[1] for curve in curves), log)
     ax.set_ylim(0, 1.03)

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from richbook.measure.cka import cka_from_moments
 from richbook.measure.collapse import within_over_between
+from richbook.measure.distance import low_rank_distance
 from richbook.measure.inputs import exact_arithmetic, rank_tolerance, to_float64
 from richbook.measure.moments import Moments
-from richbook.measure.richness import d_lr_from_moments
 from richbook.measure.spectrum import utilization_from_moments
 from richbook.train.data import Data
 
@@ -85,7 +85,7 @@ class Evaluation:
             moments = Moments.of(features, outputs)
             movement = _beside(moments, features, initial, self.initial_features)
         result = {
-            "d_lr": d_lr_from_moments(moments, tolerance, features.dtype)[0],
+            "d_lr": low_rank_distance(moments, tolerance, features.dtype),
             "train_loss": train_loss,
             "train_accuracy": _accuracy(outputs, labels),
             "test_accuracy": _accuracy(self.test_outputs, data.test_labels),

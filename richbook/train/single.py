@@ -13,7 +13,7 @@ import xarray as xr
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from richbook.measure import parameter_norm
+from richbook.measure import RichbookError, parameter_norm
 from richbook.train.data import load_data
 from richbook.train.models import MLP
 from richbook.train.provenance import attributes
@@ -113,6 +113,24 @@ def default_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def checked_device(device: torch.device | str | None) -> torch.device:
+    """The device asked for, or the default one.
+
+    Raises:
+        RichbookError: no such device on this machine.
+    """
+    if device is None:
+        return default_device()
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise RichbookError(
+            f"device: expected cpu, or a device of this machine such as cuda, got {device!r}"
+        ) from error
+    return found
+
+
 def batches(settings: TrainingSettings, samples: int) -> Iterator[Tensor]:
     """Indices of every batch, (batch_size,) on the CPU: an endless stream fixed by the seed."""
     generator = torch.Generator().manual_seed(settings.seed + BATCH_SEED_OFFSET)
@@ -138,7 +156,7 @@ class _Run:
 
     def __init__(self, settings: TrainingSettings, device: torch.device | str | None) -> None:
         self.settings, self.data = settings, load_data(settings.data)
-        self.device = torch.device(device) if device is not None else default_device()
+        self.device = checked_device(device)
         width = self.data.train_inputs.shape[1]
         self.model = MLP(width, self.data.classes, settings).to(self.device)
         self.initial = MLP(width, self.data.classes, settings).to(self.device)

@@ -24,7 +24,7 @@ from richbook.train.settings import (
     is_whole,
     settings_from,
 )
-from richbook.train.single import batches, default_device
+from richbook.train.single import batches, checked_device
 
 #: The axes of a sweep, in order; ``step`` follows them.
 AXES = ("weight_decay", "target_scale", "learning_rate", "seed")
@@ -48,7 +48,8 @@ def sweep(
     the other axes only the setting differs. Each equals ``train`` with its settings up to rounding.
 
     Args:
-        weight_decay, target_scale, learning_rate: a value or several distinct ones.
+        weight_decay, target_scale, learning_rate: a value or several distinct ones. Axes are
+            sorted.
         seeds: how many seeds (0, 1, …), or which.
         settings: everything else, as a ``TrainingSettings``.
         record_at: steps to record at, else 0 and about 13 log-spaced ones. The last step is always
@@ -84,7 +85,7 @@ def sweep(
         for values in itertools.product(*grid.values())
     ]
     steps = checked_steps(record_at, fixed.steps)
-    device = torch.device(device) if device is not None else default_device()
+    device = checked_device(device)
     started = time.perf_counter()
     records, diverged_at = _train_all(cells, steps, device, progress)
     made = how_made(time.perf_counter() - started, device.type, torch.get_num_threads())
@@ -115,7 +116,7 @@ def _seed_axis(seeds: int | Sequence[int]) -> list[int]:
 def _distinct(name: str, values: list) -> list:
     if len(set(values)) < len(values):
         raise RichbookError(f"{name}: expected distinct values, got {values}")
-    return values
+    return sorted(values)
 
 
 def _train_all(

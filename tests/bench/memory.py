@@ -29,9 +29,7 @@ def stream(count):
     """Measure D_LR of ``count`` samples that exist a block at a time; prints what it took."""
     import torch
 
-    from richbook.measure import Moments
-    from richbook.measure.inputs import rank_tolerance
-    from richbook.measure.richness import d_lr_from_moments
+    from richbook.measure import Moments, d_lr_from_moments
 
     torch.set_num_threads(1)
     before = peak()
@@ -42,8 +40,8 @@ def stream(count):
         rows = min(BLOCK, count - start)
         features = torch.randn(rows, FEATURES, generator=generator)
         moments.update(features, features @ head)
-    value, _ = d_lr_from_moments(moments, rank_tolerance(torch.float32), torch.float32)
-    print(json.dumps({"d_lr": float(value), "before": before, "after": peak()}))
+    value = float(d_lr_from_moments(moments))
+    print(json.dumps({"d_lr": value, "before": before, "after": peak()}))
 
 
 def run():

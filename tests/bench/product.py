@@ -3,7 +3,6 @@
 import torch
 
 from richbook.measure import Moments, d_lr
-from richbook.measure.inputs import rank_tolerance
 from richbook.measure.richness import d_lr_from_moments
 from tests.bench.table import best_times, show
 
@@ -35,7 +34,7 @@ def streamed(features, outputs):
     moments = Moments()
     for block, values in zip(features.split(BLOCK), outputs.split(BLOCK), strict=True):
         moments.update(block, values)
-    return d_lr_from_moments(moments, rank_tolerance(torch.float32), torch.float32)[0]
+    return d_lr_from_moments(moments)
 
 
 def run(thread_counts):

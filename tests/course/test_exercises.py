@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -88,6 +89,55 @@ WRONG = {
     "4.2": lambda dim, rank: 1 - rank / dim,
     "4.3": lambda features: 2 * features,
 }
+
+
+def norms(tensors):
+    return torch.cat([tensor.flatten() for tensor in tensors]).norm()
+
+
+MORE_WRONG = [
+    ("1.2", lambda a, b: norms([y - x for x, y in zip(a, b, strict=True)]) ** 2 / norms(a) ** 2),
+    ("1.2", lambda a, b: (norms(b) / norms(a) - 1).abs()),
+    (
+        "1.2",
+        lambda a, b: (
+            sum((y - x).abs().sum() for x, y in zip(a, b, strict=True))
+            / sum(x.abs().sum() for x in a)
+        ),
+    ),
+    ("3.2", lambda outputs, values: values),
+    ("3.2", lambda outputs, values: values - values.mean()),
+]
+RIGHT = [  # the same answers in other styles
+    ("2.1", lambda features: numpy_eigenpairs(features.numpy())),
+    ("4.2", lambda dim, rank: 1 - torch.sqrt(torch.tensor(rank / dim))),
+    ("1.2", lambda a, b: float(norms([y - x for x, y in zip(a, b, strict=True)]) / norms(a))),
+]
+
+
+def numpy_eigenpairs(features):
+    values, directions = np.linalg.eigh(features.T @ features / len(features))
+    return values[::-1], (features @ directions / np.sqrt(values))[:, ::-1]
+
+
+@pytest.mark.parametrize("case", range(len(MORE_WRONG)))
+@pytest.mark.parametrize("seed", range(5))
+def test_wrong_answer_fails_on_every_instance(case, seed):
+    assert not richbook.check(*MORE_WRONG[case], seed=seed)
+
+
+@pytest.mark.parametrize("case", range(len(RIGHT)))
+@pytest.mark.parametrize("seed", range(5))
+def test_right_answer_in_another_style_passes(case, seed):
+    verdict = richbook.check(*RIGHT[case], seed=seed)
+    assert verdict, verdict
+
+
+def test_changing_a_tensor_inside_a_list_is_reported():
+    def answer(initial, final):
+        return norms([b.sub_(a) for a, b in zip(initial, final, strict=True)]) / norms(initial)
+
+    assert "changed its argument number 2" in richbook.check("1.2", answer).message
 
 
 @pytest.mark.parametrize("exercise", sorted(WRONG))

@@ -142,7 +142,7 @@ def test_what_cannot_be_compared():
         (good, good[:, 0], r"^features_b: expected shape \(n, d\)"),
         (good[:1], good[:1], "^features_a: expected at least 2 samples"),
         (good, bad, "^features_b: row 5 contains nan"),
-        (good.to(torch.complex64), good, "^features_a: expected real numbers"),
+        (good.to(torch.complex64), good, "^features_a: expected a dense tensor of real numbers"),
     ]:
         with pytest.raises(RichbookError, match=message):
             cka(a, b)

@@ -92,8 +92,16 @@ def test_numbers_too_large_to_square(device):
         (torch.tensor(1.0), GOOD, r"^features: expected shape \(n, d\).*got \(\)"),
         (GOOD, torch.arange(8) % 2, r"^outputs: .*class labels.*one-hot"),
         (GOOD, torch.arange(8) % 2 == 0, r"^outputs: .*class labels.*one-hot"),
-        (GOOD.to(torch.complex64), GOOD, r"^features: expected real numbers, got torch.complex64"),
-        (GOOD, GOOD.to(torch.complex64), r"^outputs: expected real numbers, got torch.complex64"),
+        (
+            GOOD.to(torch.complex64),
+            GOOD,
+            r"^features: expected a dense tensor of real numbers, got torch.complex64",
+        ),
+        (
+            GOOD,
+            GOOD.to(torch.complex64),
+            r"^outputs: expected a dense tensor of real numbers, got torch.complex64",
+        ),
         (GOOD[:, :0], GOOD, r"^features: expected at least one column, got shape \(8, 0\)"),
         (GOOD, GOOD[:, :0], r"^outputs: expected at least one column, got shape \(8, 0\)"),
         ("text", GOOD, r"^features: expected a tensor of shape \(n, d\), got str"),

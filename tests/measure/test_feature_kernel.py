@@ -148,7 +148,7 @@ def test_what_cannot_be_diagonalised():
         (features[0], r"^features: expected shape \(n, d\)"),
         (features[:1], "^features: expected at least 2 samples"),
         (bad, "^features: row 4 contains nan"),
-        (features.to(torch.complex64), "^features: expected real numbers"),
+        (features.to(torch.complex64), "^features: expected a dense tensor of real numbers"),
     ]:
         with pytest.raises(RichbookError, match=message):
             FeatureKernel.from_features(wrong)

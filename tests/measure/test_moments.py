@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import richbook.measure.moments as moments_module
 from richbook.measure import Moments, RichbookError
+from richbook.measure.distance import low_rank_distance
 from richbook.measure.richness import d_lr_from_moments
 from tests.measure import reference
 from tests.measure.reference import array, put
@@ -90,8 +91,7 @@ def test_any_cut_and_any_order_of_merging(device, seed, n, cuts, rows):
         first, second, *others = (parts[k] for k in rng.permutation(len(parts)))
         parts = [first.merge(second), *others]
     assert_moments(parts[0], features, outputs)
-    richness, span = d_lr_from_moments(parts[0], tolerance=1e-12, dtype=torch.float64)
-    assert int(span.rank) == 2
+    richness = d_lr_from_moments(parts[0], torch.float64)
     assert float(richness) == pytest.approx(reference.d_lr(features, outputs, rank=2), abs=1e-9)
 
 
@@ -163,8 +163,8 @@ def test_leading_dimensions_are_networks_side_by_side(device, dtype):
     together = Moments()
     for block in (slice(0, 13), slice(13, 60)):
         together.update(features[..., block, :], outputs[..., block, :])
-    values, span = d_lr_from_moments(together, tolerance=1e-6, dtype=dtype)
-    assert values.shape == span.rank.shape == (2, 3)
+    values = low_rank_distance(together, tolerance=1e-6, dtype=dtype)
+    assert values.shape == (2, 3)
     for k, index in enumerate(np.ndindex(2, 3)):
         of_one = {
             key: value if key == "count" else value[index] for key, value in vars(together).items()
@@ -180,7 +180,7 @@ def test_a_degenerate_network_does_not_touch_its_neighbours(device):
     problems = [reference.problem(seed) for seed in range(3)]
     problems[1] = (np.full((60, 8), 0.1), problems[1][1])
     moments = Moments.of(*(put(device, [pair[k] for pair in problems]) for k in range(2)))
-    values, _ = d_lr_from_moments(moments, tolerance=1e-12, dtype=torch.float64)
+    values = low_rank_distance(moments, tolerance=1e-12, dtype=torch.float64)
     assert values.isnan().tolist() == [False, True, False]
     for k in (0, 2):
         assert float(values[k]) == pytest.approx(reference.d_lr(*problems[k], rank=4), abs=1e-12)

@@ -14,15 +14,28 @@ def make_sweep(decays, scales, rates, seeds, steps, width):
     rng = np.random.default_rng(0)
     dims = ("weight_decay", "target_scale", "learning_rate", "seed", "step")
     shape = (len(decays), len(scales), len(rates), seeds, len(steps))
-    names = ("d_lr", "train_loss", "train_accuracy", "test_accuracy", "nc1", "s_init",
-             "parameter_norm")
+    names = (
+        "d_lr",
+        "train_loss",
+        "train_accuracy",
+        "test_accuracy",
+        "nc1",
+        "s_init",
+        "parameter_norm",
+    )
     data = {name: (dims, rng.uniform(0.05, 0.6, shape).astype("float32")) for name in names}
     data["d_lr"][1][..., 0] = np.nan  # a head that starts at zero has no D_LR yet
     curves = np.cumsum(rng.uniform(0, 1, (*shape, width)), -1)
     data["utilization"] = ((*dims, "k"), curves / curves[..., -1:])
     data["diverged_at"] = (dims[:4], np.full(shape[:4], -1, "int32"))
-    coords = {"weight_decay": decays, "target_scale": scales, "learning_rate": rates,
-              "seed": range(seeds), "step": steps, "k": range(1, width + 1)}
+    coords = {
+        "weight_decay": decays,
+        "target_scale": scales,
+        "learning_rate": rates,
+        "seed": range(seeds),
+        "step": steps,
+        "k": range(1, width + 1),
+    }
     return xr.Dataset(data, coords, attrs={"isotropic_d_lr": 0.5})
 
 
@@ -49,8 +62,14 @@ def sweep():
 @pytest.fixture
 def full_sweep():
     """A sweep as large as the one that ships with the book."""
-    return make_sweep([0, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2], [0.03, 0.1, 0.3, 1, 3, 10],
-                      [3e-4, 1e-3, 3e-3, 1e-2, 3e-2], 3, [0, *range(1, 14)], 64)
+    return make_sweep(
+        [0, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2],
+        [0.03, 0.1, 0.3, 1, 3, 10],
+        [3e-4, 1e-3, 3e-3, 1e-2, 3e-2],
+        3,
+        [0, *range(1, 14)],
+        64,
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,7 @@
+import gc
 import io
 import math
+import sys
 import threading
 import time
 
@@ -17,8 +19,14 @@ SOON = 20  # seconds: how long to wait for a thread before a test is called fail
 
 
 def record(step, d_lr=0.3, loss=0.5, width=8, **more):
-    scalars = {"train_loss": loss, "train_accuracy": 0.9, "test_accuracy": 0.8, "nc1": 1.0,
-               "s_init": 0.1, "parameter_norm": 3.0}
+    scalars = {
+        "train_loss": loss,
+        "train_accuracy": 0.9,
+        "test_accuracy": 0.8,
+        "nc1": 1.0,
+        "s_init": 0.1,
+        "parameter_norm": 3.0,
+    }
     return {"step": step, "d_lr": d_lr, "utilization": np.linspace(0, 1, width)} | scalars | more
 
 
@@ -77,8 +85,12 @@ def test_a_run_shows_its_end_and_is_kept_as_data(make):
 
 def test_class_names_that_pages_and_tests_rely_on(make):
     live = make(FakeTraining())
-    for widget, name in ((live, "rb-live"), (live._stop_button, "rb-live-stop"),
-                         (live._status, "rb-live-status"), (live._run_button, "rb-live-run")):
+    for widget, name in (
+        (live, "rb-live"),
+        (live._stop_button, "rb-live-stop"),
+        (live._status, "rb-live-status"),
+        (live._run_button, "rb-live-run"),
+    ):
         assert name in widget._dom_classes
     assert live._image.width
 
@@ -131,8 +143,9 @@ def test_no_record_at_all_is_an_error_too(make):
     assert live.wait(SOON) and "training yielded no record" in live.status
 
 
-@pytest.mark.parametrize("last", [
-    record(3, math.nan, math.nan, diverged_at=3), record(3, 0.1, math.inf, diverged_at=-1)])
+@pytest.mark.parametrize(
+    "last", [record(3, math.nan, math.nan, diverged_at=3), record(3, 0.1, math.inf, diverged_at=-1)]
+)
 def test_a_network_that_diverges_is_reported_in_words(make, last):
     live = make(lambda settings, record_at=None: iter([record(0), record(1), last]))
     live.start()
@@ -149,8 +162,11 @@ def test_a_constant_network_has_no_d_lr_and_says_why(make):
 
 
 def test_earlier_runs_stay_in_the_picture(make):
-    live = make(lambda settings, record_at=None: iter(
-        [record(step, settings.target_scale / 10) for step in (1, 5)]))
+    live = make(
+        lambda settings, record_at=None: iter(
+            [record(step, settings.target_scale / 10) for step in (1, 5)]
+        )
+    )
     live.start()
     assert live.wait(SOON)
     alone = pixels(live)
@@ -181,8 +197,10 @@ def test_settings_may_be_a_dict_and_an_unusual_value_gets_its_place():
     live.close()
 
 
-@pytest.mark.parametrize("settings, message", [
-    ({"decay": 1}, "settings has no 'decay'"), (7, "settings must be TrainingSettings")])
+@pytest.mark.parametrize(
+    "settings, message",
+    [({"decay": 1}, "settings has no 'decay'"), (7, "settings must be TrainingSettings")],
+)
 def test_wrong_settings_are_refused(settings, message):
     with pytest.raises(RichbookError, match=message):
         train_live(settings)
@@ -203,3 +221,22 @@ def test_a_picture_keeps_its_size_and_layout_whatever_matplotlib_is_set_to():
         png = picture.draw([record(0, math.nan), record(3)])
     assert mpl_image.imread(io.BytesIO(png)).shape[:2] == (480, 768)
     assert [axes.get_position().bounds for axes in picture.figure.axes] == places
+
+
+def test_a_constructor_that_fails_says_so_once(monkeypatch):
+    complaints = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    with pytest.raises(AttributeError):
+        LiveTraining("no settings")
+    gc.collect()
+    assert not complaints
+
+
+def test_a_closed_widget_does_not_train():
+    training = FakeTraining()
+    live = LiveTraining(TrainingSettings(steps=5, width=8), training=training, debounce=0.0)
+    live.close()
+    with pytest.raises(RichbookError, match="this widget is closed"):
+        live.start()
+    live.sliders["target_scale"].value = 3.0
+    assert live.wait(SOON) and training.asked == []

@@ -30,8 +30,9 @@ def read(data, field, cell, position):
     return [math.nan if code == most else code / (most - 1) for code in codes]
 
 
-@given(st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), max_size=50),
-       st.sampled_from([8, 16]))
+@given(
+    st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), max_size=50), st.sampled_from([8, 16])
+)
 def test_round_trip_stays_within_the_stated_error(values, bits):
     back = unpack(pack(np.array(values), bits), bits)
     assert np.array_equal(np.isnan(back), np.isnan(values))
@@ -90,27 +91,44 @@ def test_rank_comes_from_the_floor(sweep):
 NAN = math.nan
 
 
-@pytest.mark.parametrize("cell, words", [
-    (([0.058, 0.066, 0.062], [0.97] * 3, [-1] * 3),
-     "D_LR 0.062 (0.058–0.066 over 3 seeds) · test accuracy 0.97 · rich"),
-    (([NAN, 0.2, NAN], [NAN, 0.9, NAN], [120, -1, 300]),
-     "D_LR 0.200 (one seed) · test accuracy 0.90 · between rich and lazy · "
-     "2 of 3 seeds diverged, the first at step 120"),
-    (([NAN, 0.5], [NAN, 0.9], [12, -1]),
-     "D_LR 0.500 (one seed) · test accuracy 0.90 · lazy · 1 of 2 seeds diverged, at step 12"),
-    (([NAN] * 3, [NAN] * 3, [7, 7, 7]), "all 3 seeds diverged, at step 7"),
-    (([NAN], [NAN], [7]), "the only seed diverged, at step 7"),
-    (([NAN] * 2, [0.1] * 2, [-1, -1]),
-     "D_LR undefined (features or outputs are constant) · test accuracy 0.10"),
-    (([NAN, 0.1, 0.3], [0.9] * 3, [-1] * 3),
-     "D_LR 0.200 (0.100–0.300 over 2 seeds, undefined in 1) · test accuracy 0.90 · "
-     "between rich and lazy"),
-    (([0.1, NAN, NAN], [0.9, 0.9, NAN], [-1, -1, 9]),
-     "D_LR 0.100 (one seed, undefined in 1) · test accuracy 0.90 · rich · "
-     "1 of 3 seeds diverged, at step 9"),
-    (([0.0, 0.0], [0.1, 0.12], [-1, -1]),
-     "D_LR 0.000 (0.000–0.000 over 2 seeds) · test accuracy 0.11 · hardly trained"),
-])
+@pytest.mark.parametrize(
+    "cell, words",
+    [
+        (
+            ([0.058, 0.066, 0.062], [0.97] * 3, [-1] * 3),
+            "D_LR 0.062 (0.058–0.066 over 3 seeds) · test accuracy 0.97 · rich",
+        ),
+        (
+            ([NAN, 0.2, NAN], [NAN, 0.9, NAN], [120, -1, 300]),
+            "D_LR 0.200 (one seed) · test accuracy 0.90 · between rich and lazy · "
+            "2 of 3 seeds diverged, the first at step 120",
+        ),
+        (
+            ([NAN, 0.5], [NAN, 0.9], [12, -1]),
+            "D_LR 0.500 (one seed) · test accuracy 0.90 · lazy · 1 of 2 seeds diverged, at step 12",
+        ),
+        (([NAN] * 3, [NAN] * 3, [7, 7, 7]), "all 3 seeds diverged, at step 7"),
+        (([NAN], [NAN], [7]), "the only seed diverged, at step 7"),
+        (
+            ([NAN] * 2, [0.1] * 2, [-1, -1]),
+            "D_LR undefined (features or outputs are constant) · test accuracy 0.10",
+        ),
+        (
+            ([NAN, 0.1, 0.3], [0.9] * 3, [-1] * 3),
+            "D_LR 0.200 (0.100–0.300 over 2 seeds, undefined in 1) · test accuracy 0.90 · "
+            "between rich and lazy",
+        ),
+        (
+            ([0.1, NAN, NAN], [0.9, 0.9, NAN], [-1, -1, 9]),
+            "D_LR 0.100 (one seed, undefined in 1) · test accuracy 0.90 · rich · "
+            "1 of 3 seeds diverged, at step 9",
+        ),
+        (
+            ([0.0, 0.0], [0.1, 0.12], [-1, -1]),
+            "D_LR 0.000 (0.000–0.000 over 2 seeds) · test accuracy 0.11 · hardly trained",
+        ),
+    ],
+)
 def test_a_cell_in_words(cell, words):
     assert describe(*cell, floor=0.6) == words
 

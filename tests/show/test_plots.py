@@ -38,8 +38,10 @@ PLOTS = {
     "spectrum": (lambda s, ax: plot_spectrum([2.0, 1.0], ax=ax), 1),
     "eigenfunctions": (lambda s, ax: plot_eigenfunctions(VALUES, labels=LABELS, ax=ax), 1),
     "kernel": (lambda s, ax: plot_kernel(VALUES @ VALUES.T, LABELS, ax=ax), 1),
-    "comparison": (lambda s, ax: plot_comparison(s, ax=ax, target_scale=1, **{
-        "learning_rate": 0.01}), 4),
+    "comparison": (
+        lambda s, ax: plot_comparison(s, ax=ax, target_scale=1, **{"learning_rate": 0.01}),
+        4,
+    ),
 }
 
 
@@ -140,34 +142,46 @@ def test_map_has_a_number_a_cell_hatches_what_diverged_and_dashes_what_has_no_va
 
 
 def test_map_can_be_turned_and_shows_other_variables(sweep):
-    ax = plot_sweep_map(sweep, x="weight_decay", y="learning_rate", variable="test_accuracy",
-                        target_scale=0.1)
+    ax = plot_sweep_map(
+        sweep, x="weight_decay", y="learning_rate", variable="test_accuracy", target_scale=0.1
+    )
     assert ax.images[0].get_array().shape == (2, 3)
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda s: plot_sweep_lines(s, y="richness", **CELL), "y='richness' is not in the data.*d_lr"),
-    (lambda s: plot_sweep_lines(s, x="width", **CELL), "'width' is not an axis.*target_scale"),
-    (lambda s: plot_sweep_lines(s, learning_rate=0.01), "weight_decay is neither.*0, 0.001, 0.01"),
-    (lambda s: plot_sweep_lines(s, weight_decay=0.5, learning_rate=0.01),
-     "weight_decay=0.5 is not in the data; it has: 0, 0.001, 0.01"),
-    (lambda s: plot_sweep_lines(s, target_scale=1, **CELL), "target_scale is drawn"),
-    (lambda s: plot_sweep_lines(s, step=7, **CELL), "step=7 is not in the data"),
-    (lambda s: plot_sweep_lines(s, hue="target_scale", **CELL), "hue='target_scale'"),
-    (lambda s: plot_sweep_map(s, x="weight_decay"), "x and y are both 'weight_decay'"),
-    (lambda s: plot_sweep_map(s, variable="loss", learning_rate=0.01), "variable='loss'"),
-    (lambda s: plot_history(s, **CELL), "target_scale is neither drawn nor fixed"),
-    (lambda s: plot_history({"d_lr": [1]}), "data must be an xarray.Dataset, not dict"),
-    (lambda s: plot_comparison(s.drop_vars("nc1"), **CELL), "the sweep lacks nc1"),
-    (lambda s: plot_utilization([[0.5, 1.0]], labels=["a", "b"]), "labels must have 1"),
-    (lambda s: plot_utilization("word"), "curves must be an array of numbers"),
-    (lambda s: plot_spectrum([0.0, 1.0]), "must start with the largest"),
-    (lambda s: plot_eigenfunctions(VALUES), "either labels or images"),
-    (lambda s: plot_eigenfunctions(VALUES, labels=LABELS[:3]), "labels must have n = 20"),
-    (lambda s: plot_eigenfunctions(VALUES[0], labels=LABELS), "values must have shape"),
-    (lambda s: plot_kernel(VALUES, LABELS), r"matrix must have shape \(n, n\)"),
-    (lambda s: plot_kernel(VALUES @ VALUES.T, LABELS[:2]), "labels must have n = 20"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (
+            lambda s: plot_sweep_lines(s, y="richness", **CELL),
+            "y='richness' is not in the data.*d_lr",
+        ),
+        (lambda s: plot_sweep_lines(s, x="width", **CELL), "'width' is not an axis.*target_scale"),
+        (
+            lambda s: plot_sweep_lines(s, learning_rate=0.01),
+            "weight_decay is neither.*0, 0.001, 0.01",
+        ),
+        (
+            lambda s: plot_sweep_lines(s, weight_decay=0.5, learning_rate=0.01),
+            "weight_decay=0.5 is not in the data; it has: 0, 0.001, 0.01",
+        ),
+        (lambda s: plot_sweep_lines(s, target_scale=1, **CELL), "target_scale is drawn"),
+        (lambda s: plot_sweep_lines(s, step=7, **CELL), "step=7 is not in the data"),
+        (lambda s: plot_sweep_lines(s, hue="target_scale", **CELL), "hue='target_scale'"),
+        (lambda s: plot_sweep_map(s, x="weight_decay"), "x and y are both 'weight_decay'"),
+        (lambda s: plot_sweep_map(s, variable="loss", learning_rate=0.01), "variable='loss'"),
+        (lambda s: plot_history(s, **CELL), "target_scale is neither drawn nor fixed"),
+        (lambda s: plot_history({"d_lr": [1]}), "data must be an xarray.Dataset, not dict"),
+        (lambda s: plot_comparison(s.drop_vars("nc1"), **CELL), "the sweep lacks nc1"),
+        (lambda s: plot_utilization([[0.5, 1.0]], labels=["a", "b"]), "labels must have 1"),
+        (lambda s: plot_utilization("word"), "curves must be an array of numbers"),
+        (lambda s: plot_spectrum([0.0, 1.0]), "must start with the largest"),
+        (lambda s: plot_eigenfunctions(VALUES), "either labels or images"),
+        (lambda s: plot_eigenfunctions(VALUES, labels=LABELS[:3]), "labels must have n = 20"),
+        (lambda s: plot_eigenfunctions(VALUES[0], labels=LABELS), "values must have shape"),
+        (lambda s: plot_kernel(VALUES, LABELS), r"matrix must have shape \(n, n\)"),
+        (lambda s: plot_kernel(VALUES @ VALUES.T, LABELS[:2]), "labels must have n = 20"),
+    ],
+)
 def test_wrong_input_is_an_error_that_says_what_there_is(call, message, sweep):
     with pytest.raises(RichbookError, match=message):
         call(sweep)

@@ -23,11 +23,13 @@ def worker(failures):
 
 def endless(started, ended):
     """A job that runs until it is outdated."""
+
     def job(is_current):
         started.set()
         while is_current():
             time.sleep(0.001)
         ended.set()
+
     return job
 
 

@@ -32,12 +32,12 @@ def test_dimensions_and_their_order(grid):
     assert set(grid.data_vars) == {*SCALARS, "utilization", "diverged_at"}
 
 
-def test_coordinates_are_the_values_given_in_the_order_given(grid):
+def test_coordinates_are_the_values_given_in_ascending_order(grid):
     given = {
-        "weight_decay": [0.1, 0.0],
-        "target_scale": [3, 0.5, 1],
-        "learning_rate": [1e-2, 1e-3],
-        "seed": [5, 2],
+        "weight_decay": [0.0, 0.1],
+        "target_scale": [0.5, 1, 3],
+        "learning_rate": [1e-3, 1e-2],
+        "seed": [2, 5],
         "step": [0, 2, 4],
         "k": [1, 2, 3, 4, 5, 6, 7, 8],
     }
@@ -60,7 +60,7 @@ def test_values_lie_where_their_coordinates_say(grid):
     norms = start.parameter_norm
     assert (norms.std(("weight_decay", "target_scale", "learning_rate")) == 0).all()
     assert len(np.unique(norms)) == 2
-    decayed, kept = grid.parameter_norm.isel(step=-1).transpose("weight_decay", ...).values
+    kept, decayed = grid.parameter_norm.isel(step=-1).transpose("weight_decay", ...).values
     assert (decayed < kept).all()
     slower = grid.s_init.isel(step=-1).sel(learning_rate=1e-3)
     assert (slower < grid.s_init.isel(step=-1).sel(learning_rate=1e-2)).all()
@@ -73,7 +73,7 @@ def test_values_lie_where_their_coordinates_say(grid):
         (1, [0]),
         (np.int64(2), [0, 1]),
         ([4], [4]),
-        ((3, 0), [3, 0]),
+        ((3, 0), [0, 3]),
         (range(2), [0, 1]),
     ],
 )
@@ -90,7 +90,7 @@ def test_axes_may_be_arrays():
         record_at=[],
         **TINY,
     )
-    assert made.weight_decay.values.tolist() == [0.5, 0.25]
+    assert made.weight_decay.values.tolist() == [0.25, 0.5]
     assert made.target_scale.values.tolist() == [1.0, 2.0]
     assert made.learning_rate.values.tolist() == [0.125] and made.seed.values.tolist() == [1]
 

@@ -34,7 +34,10 @@ def rich_features(answer, generator):
 
 @exercise("0.2", "richest(sweep)")
 def richest(answer, generator):
-    """The setting found must have the lowest seed mean of D_LR at the last step."""
+    """The setting found must have the lowest seed mean of D_LR at the last step.
+
+    A setting that lost a seed may count by the seeds left, or not at all.
+    """
     for _ in range(3):
         grid = _random_sweep(generator)
         best = answer(grid)
@@ -51,8 +54,9 @@ def richest(answer, generator):
         except (KeyError, TypeError, ValueError):
             raise Wrong("expected values that lie on the axes of the sweep") from None
         lowest = float(mean.min())
+        strict = float(grid.d_lr.isel(step=-1).mean("seed", skipna=False).min())
         require(
-            found <= lowest + 1e-9,
+            found <= lowest + 1e-9 or abs(found - strict) <= 1e-9,
             f"your setting has a mean D_LR of {found:.3f} over seeds at the last step; "
             f"the lowest is {lowest:.3f}",
         )

@@ -61,13 +61,31 @@ def relative_movement(answer, generator):
     )
     doubled = as_tensor(answer(initial, [2 * before for before in initial]), "the movement", ())
     require(
-        close(doubled, 1.0, 1e-9),
+        close(doubled, 1.0, 1e-6),
         f"doubling every parameter is a movement of 1; yours gives {float(doubled):.3g}",
     )
     once = as_tensor(answer(initial, final), "the movement", ())
+    halfway = [before + step / 2 for before, step in zip(initial, change, strict=True)]
+    half = as_tensor(answer(initial, halfway), "the movement", ())
+    require(
+        close(2 * half, once, 1e-6),
+        "half the movement should give half the value; did you forget the root?",
+    )
+    turned = as_tensor(answer(initial, [-before for before in initial]), "the movement", ())
+    require(
+        close(turned, 2.0, 1e-6),
+        "parameters that changed sign have moved by 2, though their norm is the same; "
+        f"yours gives {float(turned):.3g}",
+    )
+    side = as_tensor(answer([torch.tensor([3.0, 4.0])], [torch.tensor([3.0, 9.0])]), "it", ())
+    require(
+        close(side, 1.0, 1e-6),
+        "from (3, 4) to (3, 9) is a movement of 5 for a vector of length 5, so 1; "
+        f"yours gives {float(side):.3g}. Is it the Euclidean norm?",
+    )
     scaled = as_tensor(answer([7 * t for t in initial], [7 * t for t in final]), "the movement", ())
     require(
-        close(scaled, once, 1e-9),
+        close(scaled, once, 1e-6),
         "the movement should not change when both networks are scaled alike",
     )
     split = as_tensor(
@@ -79,6 +97,6 @@ def relative_movement(answer, generator):
         (),
     )
     require(
-        close(split, once, 1e-9),
+        close(split, once, 1e-6),
         "the movement should not depend on how the parameters are cut into tensors",
     )

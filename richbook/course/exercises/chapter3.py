@@ -42,6 +42,11 @@ def project(answer, generator):
         shadow = as_tensor(answer(outputs, values), "the projection", (count,))
         again = as_tensor(answer(outputs, shadow), "the projection", (count,))
         require(close(again, shadow), "projecting twice should change nothing more; yours does")
+        weights = torch.linalg.lstsq(outputs, shadow[:, None]).solution
+        require(
+            close((outputs @ weights)[:, 0], shadow),
+            "your projection is not a combination of the outputs; did you add a constant?",
+        )
         inside = outputs @ draw(width)
         require(
             close(as_tensor(answer(outputs, inside), "the projection", (count,)), inside),

@@ -61,7 +61,7 @@ def isotropic(answer, generator):
         expected = 1 - (kernel * projector).sum() / (kernel.norm() * projector.norm())
         value = as_tensor(answer(dim, rank), "the value", ())
         require(
-            close(value, expected, 1e-8),
+            close(value, expected, 1e-6),
             f"{dim} equal directions and a projector of rank {rank} give {float(expected):.4f}; "
             f"yours is {float(value):.4f}",
         )
