@@ -45,7 +45,7 @@ def parameter_norm(model: nn.Module) -> Tensor:
         >>> float(parameter_norm(layer))
         18.0
     """
-    parameters = list(model.parameters())
+    parameters = list(model.parameters()) if isinstance(model, nn.Module) else []
     if not parameters:
         raise RichbookError(
             f"model: expected a module with parameters, got {type(model).__name__} with none"

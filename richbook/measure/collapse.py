@@ -42,7 +42,12 @@ def nc1(features: Tensor, labels: Tensor) -> Tensor:
     """
     features = as_samples(features, "features")
     check_finite(features, "features")
-    labels = torch.as_tensor(labels, device=features.device)
+    try:
+        labels = torch.as_tensor(labels, device=features.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise RichbookError(
+            f"labels: expected {len(features)} integers, one a sample, got {type(labels).__name__}"
+        ) from error
     if labels.shape != features.shape[:1] or labels.is_floating_point() or labels.is_complex():
         raise RichbookError(
             f"labels: expected {len(features)} integers, one a sample, "

@@ -42,13 +42,13 @@ def as_samples(
     if tensor.is_complex() or tensor.layout != torch.strided:
         got = tensor.dtype if tensor.is_complex() else tensor.layout
         raise RichbookError(f"{name}: expected a dense tensor of real numbers, got {got}")
-    if tensor.ndim == 1 and single_column:
+    if single_column and (tensor.ndim == 1 or tensor.shape[1:] == (1,)):
         if name in ("outputs", "targets") and not tensor.is_floating_point():
             raise RichbookError(
                 f"{name}: got a vector of {tensor.shape[0]} whole numbers, which look like class "
                 "labels; expected the network's outputs, (n, C) (for labels, their one-hot code)"
             )
-        tensor = tensor[:, None]
+        tensor = tensor.reshape(-1, 1)
     if tensor.ndim != 2:
         hint = " (for a sequence of tokens, flatten(0, 1) makes each a sample)"
         raise RichbookError(

@@ -158,7 +158,7 @@ class MinimumProjection:
         outputs = as_samples(outputs, "outputs", single_column=True)
         check_finite(outputs, "outputs")
         for name, weight in (("a1", a1), ("a2", a2)):
-            if not weight > 0:
+            if not (isinstance(weight, int | float) and 0 < weight < float("inf")):
                 raise RichbookError(f"{name}: expected a positive weight, got {weight!r}")
         tolerance = rank_tolerance(checked_precision(precision, outputs.dtype))
         centred, mean = centre(to_float64(outputs.detach()))

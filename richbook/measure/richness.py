@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -101,7 +102,8 @@ def isotropic_d_lr(dim: int, rank: int) -> float:
         0.13
     """
     for name, value in (("dim", dim), ("rank", rank)):
-        if int(value) != value or value < 1:
+        whole = isinstance(value, int | float | np.number) and value % 1 == 0
+        if not whole or value < 1:
             raise RichbookError(f"{name}: expected a whole number of at least 1, got {value!r}")
     return 1 - math.sqrt(min(rank, dim) / dim)
 

@@ -137,7 +137,7 @@ def test_changing_a_tensor_inside_a_list_is_reported():
     def answer(initial, final):
         return norms([b.sub_(a) for a, b in zip(initial, final, strict=True)]) / norms(initial)
 
-    assert "changed its argument number 2" in richbook.check("1.2", answer).message
+    assert "changed its argument" in richbook.check("1.2", answer).message
 
 
 @pytest.mark.parametrize("exercise", sorted(WRONG))

@@ -136,3 +136,8 @@ def test_ordinary_input_gives_no_warning(recwarn):
     features, outputs = reference.problem(0)
     d_lr(features, outputs)
     assert not recwarn.list
+
+
+def test_one_column_of_whole_numbers_passes_for_labels():
+    with pytest.raises(RichbookError, match="outputs: .* look like class labels"):
+        d_lr(torch.randn(9, 2), torch.arange(9)[:, None] % 3)

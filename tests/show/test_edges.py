@@ -15,7 +15,7 @@ from richbook.show import (
     plot_sweep_map,
     plot_utilization,
 )
-from richbook.show.canvas import log_positions
+from richbook.show.canvas import log_positions, spread
 from richbook.show.packing import describe, output_rank, richness_word
 from tests.show.conftest import lose, make_sweep
 
@@ -122,3 +122,15 @@ def test_a_sweep_that_diverged_throughout_is_drawn_without_a_warning():
         panels = plot_comparison(sweep, target_scale=1, learning_rate=0.01)
         panels[0].figure.canvas.draw()
     assert len(panels) == 4
+
+
+def test_zero_has_a_place_on_a_logarithmic_axis():
+    np.testing.assert_allclose(log_positions([0.0, 0.01, 1.0]), [-4, -2, 0])
+    np.testing.assert_allclose(log_positions([0.0]), [0])
+    with pytest.raises(RichbookError, match="not negative"):
+        log_positions([-1.0, 1.0])
+
+
+def test_labels_are_spread_in_bounds_and_in_order():
+    placed = spread([0.0, 0.1, 0.2, 9.9], gap=1.0, bottom=0.0, top=10.0)
+    assert np.diff(placed).min() >= 1 and placed[0] >= 0 and placed[-1] <= 10

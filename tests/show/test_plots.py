@@ -23,7 +23,6 @@ from richbook.show import (
     plot_sweep_map,
     plot_utilization,
 )
-from richbook.show.canvas import log_positions, spread
 
 CELL = {"weight_decay": 0.01, "learning_rate": 0.01}
 LABELS = np.arange(20) % 4
@@ -244,15 +243,3 @@ def test_comparison_uses_one_colour_a_measure_and_bands(sweep):
     for ax, name in zip(made, names, strict=True):
         assert to_hex(ax.lines[0].get_color()).upper() == COLORS[name]
         assert len(bands(ax)) == 1
-
-
-def test_zero_has_a_place_on_a_logarithmic_axis():
-    np.testing.assert_allclose(log_positions([0.0, 0.01, 1.0]), [-4, -2, 0])
-    np.testing.assert_allclose(log_positions([0.0]), [0])
-    with pytest.raises(RichbookError, match="not negative"):
-        log_positions([-1.0, 1.0])
-
-
-def test_labels_are_spread_in_bounds_and_in_order():
-    placed = spread([0.0, 0.1, 0.2, 9.9], gap=1.0, bottom=0.0, top=10.0)
-    assert np.diff(placed).min() >= 1 and placed[0] >= 0 and placed[-1] <= 10
