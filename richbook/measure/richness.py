@@ -193,7 +193,7 @@ def _warn_if_degenerate(features: Tensor, moments: Moments, span: OutputSpan) ->
         )
     elif rank >= (alive := _varying_features(moments, width)):
         message = (
-            f"outputs span all {alive} feature directions (rank {rank}): D_LR only measures how "
+            f"outputs span all feature directions that vary ({alive}): D_LR only measures how "
             "isotropic the features are"
         )
     if message:
