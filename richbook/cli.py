@@ -70,7 +70,7 @@ def sweep(options: argparse.Namespace) -> int:
     """Train the default sweep again and write it to a file."""
     from richbook.experiments import record_sweep
 
-    record_sweep(options.out, progress=True, device=options.device)
+    record_sweep(options.out, progress=sys.stderr.isatty(), device=options.device)
     print(f"The sweep lies in {options.out}")
     return 0
 

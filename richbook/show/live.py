@@ -140,7 +140,7 @@ class LiveTraining(widgets.VBox):
             f"{WORDS[name]} {short_value(getattr(settings, name))}" for name in HYPERPARAMETERS
         )
         self._picture.set_ghosts([run.records for run in self.runs])
-        records, diverged_at, began, next_draw = [], -1, time.monotonic(), 0.0
+        records, diverged_at, next_draw = [], -1, 0.0
         for record in self._training(settings, record_at=dense_steps(settings.steps)):
             if not is_current():
                 return
@@ -157,7 +157,7 @@ class LiveTraining(widgets.VBox):
         if not records and diverged_at < 0:
             raise RichbookError("training yielded no record")
         run = LiveRun(settings, records, diverged_at, self._floor)
-        self._finish(is_current, run, self._picture.draw(records, title), time.monotonic() - began)
+        self._finish(is_current, run, self._picture.draw(records, title))
 
     def _show(self, is_current, words: str, step: int, image: bytes | None) -> None:
         """Show the state of a run unless it is outdated; the lock keeps Stop from being undone."""
@@ -168,13 +168,13 @@ class LiveTraining(widgets.VBox):
             if image is not None:
                 self._image.value = image
 
-    def _finish(self, is_current, run: LiveRun, image: bytes, seconds: float) -> None:
+    def _finish(self, is_current, run: LiveRun, image: bytes) -> None:
         with self._lock:
             if not is_current():
                 return
             if run.records:
                 self.runs.append(run)
-            self._show(is_current, final_words(run, seconds), self._progress.value, image)
+            self._show(is_current, final_words(run), self._progress.value, image)
             self._stop_button.disabled = True
             self._run_button.description = "Run again"
 

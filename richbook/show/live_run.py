@@ -70,7 +70,7 @@ def progress_words(record: dict, settings: TrainingSettings) -> str:
             f"test accuracy {record['test_accuracy']:.2f}")
 
 
-def final_words(run: LiveRun, seconds: float) -> str:
+def final_words(run: LiveRun) -> str:
     """Say how a run ended: D_LR, accuracy and a word for it, or that it diverged and when."""
     if run.diverged_at >= 0:
         return (f"diverged at step {run.diverged_at}: the loss is no longer a number. "
@@ -79,5 +79,5 @@ def final_words(run: LiveRun, seconds: float) -> str:
     d_lr = f"D_LR {last['d_lr']:.3f}" if np.isfinite(last["d_lr"]) else (
         "D_LR undefined (features or outputs are constant)")
     parts = [d_lr, f"test accuracy {last['test_accuracy']:.2f}",
-             verdict(last["d_lr"], last["test_accuracy"], run.floor), f"{seconds:.1f} s"]
+             verdict(last["d_lr"], last["test_accuracy"], run.floor)]
     return "finished: " + " · ".join(part for part in parts if part)

@@ -14,17 +14,19 @@ from richbook.train.settings import TrainingSettings
 RECORDED_VERSIONS = ("torch", "numpy", "scikit-learn")
 
 
-def attributes(settings: TrainingSettings) -> dict:
+def attributes(settings: TrainingSettings, varied: tuple[str, ...] = ()) -> dict:
     """Attributes of every training dataset: the data, the settings as JSON, and the isotropic D_LR.
 
     The targets sum to zero over the outputs, and a head that starts at zero keeps that, so the
-    outputs then span C − 1 functions.
+    outputs then span C − 1 functions. What is ``varied`` along the axes of a sweep is no setting.
     """
     classes = load_data(settings.data).classes
     rank = classes - 1 if settings.zero_head else classes
     return {
         "data": settings.data,
-        "settings": json.dumps(settings.to_dict()),
+        "settings": json.dumps(
+            {name: value for name, value in settings.to_dict().items() if name not in varied}
+        ),
         "isotropic_d_lr": isotropic_d_lr(settings.width, rank),
     }
 

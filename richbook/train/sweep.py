@@ -89,7 +89,7 @@ def sweep(
     started = time.perf_counter()
     records, diverged_at = _train_all(cells, steps, device, progress)
     made = how_made(time.perf_counter() - started, device.type, torch.get_num_threads())
-    return _to_dataset(grid, steps, records, diverged_at, attributes(fixed) | made)
+    return _to_dataset(grid, steps, records, diverged_at, attributes(fixed, varied=AXES) | made)
 
 
 def _fixed_settings(settings: TrainingSettings | None, changes: dict) -> TrainingSettings:

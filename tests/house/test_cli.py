@@ -78,6 +78,7 @@ def test_lab_opens_the_notebooks_and_passes_options_on(monkeypatch, root):
 
 def test_sweep_writes_the_file_that_was_asked_for(monkeypatch, tmp_path, capsys):
     def record(path, progress, device):
+        assert not progress, "a bar in a file is a thousand lines"
         xr.Dataset({"d_lr": ("step", [0.5])}).to_netcdf(path, engine="h5netcdf")
 
     monkeypatch.setattr("richbook.experiments.record_sweep", record)
