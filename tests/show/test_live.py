@@ -74,7 +74,7 @@ def test_a_run_shows_its_end_and_is_kept_as_data(make):
     assert "kernel" in live.status
     live._run_button.click()
     assert live.wait(SOON)
-    assert live.status.startswith("finished: D_LR 0.300 · test accuracy 0.80 · ")
+    assert live.status.startswith("finished: D_LR 0.300 · test accuracy 0.80")
     assert live._image.value != before and live._stop_button.disabled
     (run,) = live.runs
     assert run.settings == live.settings and run.diverged_at == -1
