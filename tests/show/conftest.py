@@ -3,6 +3,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from richbook.train.recording import SCALARS
+
 matplotlib.use("Agg")
 
 STEPS = [0, 1, 10, 100, 1000]
@@ -14,16 +16,7 @@ def make_sweep(decays, scales, rates, seeds, steps, width):
     rng = np.random.default_rng(0)
     dims = ("weight_decay", "target_scale", "learning_rate", "seed", "step")
     shape = (len(decays), len(scales), len(rates), seeds, len(steps))
-    names = (
-        "d_lr",
-        "train_loss",
-        "train_accuracy",
-        "test_accuracy",
-        "nc1",
-        "s_init",
-        "parameter_norm",
-    )
-    data = {name: (dims, rng.uniform(0.05, 0.6, shape).astype("float32")) for name in names}
+    data = {name: (dims, rng.uniform(0.05, 0.6, shape).astype("float32")) for name in SCALARS}
     data["d_lr"][1][..., 0] = np.nan  # a head that starts at zero has no D_LR yet
     curves = np.cumsum(rng.uniform(0, 1, (*shape, width)), -1)
     data["utilization"] = ((*dims, "k"), curves / curves[..., -1:])
