@@ -21,8 +21,12 @@ def low_rank_distance(moments: Moments, tolerance: float, dtype: torch.dtype) ->
 
     ``tolerance`` is the outputs' ``rank_tolerance``, ``dtype`` what the features were computed in.
     """
-    covariance = moments.output_covariance  # checks that there are samples
-    span = output_span(moments.output_mean, covariance, tolerance)
+    span = output_span(moments.output_mean, moments.output_covariance, tolerance)
+    return distance_to_span(moments, span, dtype)
+
+
+def distance_to_span(moments: Moments, span: OutputSpan, dtype: torch.dtype) -> Tensor:
+    """D_LR (...) of moments whose outputs span ``span``."""
     whitening = span.whitening
     whitened = Moments(
         count=moments.count,
@@ -36,14 +40,35 @@ def low_rank_distance(moments: Moments, tolerance: float, dtype: torch.dtype) ->
 
 
 def finish(moments: Moments, span: OutputSpan, dtype: torch.dtype) -> Tensor:
+    """D_LR (...) of moments whose outputs are the whitened ones of ``span``."""
+    value = one_minus_cosine(
+        frobenius(moments.feature_covariance),
+        moments.cross_covariance,
+        moments.output_covariance,
+        moments.output_mean,
+        span,
+    )
+    return torch.where(constant_features(moments, dtype), torch.nan, value)
+
+
+def one_minus_cosine(
+    kernel_size: Tensor, cross: Tensor, covariance: Tensor, mean: Tensor, span: OutputSpan
+) -> Tensor:
     """1 − Tr(A K Aᵀ) / (‖Σ_ΦΦ‖ ‖S K‖), where K inverts the Gram matrix S + mmᵀ of g + m.
 
     S is the identity up to rounding and the mean of g is zero up to rounding; both stay in the
-    formula because they carry the gradient with respect to the outputs. S is inverted alone, and m
-    is put in by Sherman–Morrison: for outputs on an offset of 1e6, S would drown in mmᵀ.
+    formula because they carry the gradient with respect to the outputs, and the weights of a
+    resampling. S is inverted alone, and m is put in by Sherman–Morrison: for outputs on an offset
+    of 1e6, S would drown in mmᵀ.
+
+    Args:
+        kernel_size: ‖Σ_ΦΦ‖, shape (...).
+        cross: A = Σ_Φg, shape (..., p, C).
+        covariance: S = Cov(g), shape (..., C, C), zero outside the kept columns.
+        mean: E[g], shape (..., C).
+        span: Ĥ, whose offset is m less E[g].
     """
-    covariance, cross = moments.output_covariance, moments.cross_covariance
-    offset = (span.offset + moments.output_mean) * ~span.includes_constant[..., None]
+    offset = (span.offset + mean) * ~span.includes_constant[..., None]
     inverse = torch.linalg.inv(covariance + torch.diag_embed((~span.kept).to(covariance.dtype)))
     tilt = (inverse @ offset[..., None])[..., 0]
     shrink = 1 + (offset * tilt).sum(-1)
@@ -51,10 +76,8 @@ def finish(moments: Moments, span: OutputSpan, dtype: torch.dtype) -> Tensor:
     overlap = (cross @ inner * cross).sum((-2, -1))
     projector = inner @ covariance  # K S
     size = (projector * projector.mT).sum((-2, -1)).sqrt()
-    value = 1 - (overlap / (frobenius(moments.feature_covariance) * size)).clamp(0, 1)
-    return torch.where(
-        (span.centred_rank > 0) & ~constant_features(moments, dtype), value, torch.nan
-    )
+    value = 1 - (overlap / (kernel_size * size)).clamp(0, 1)
+    return torch.where(span.centred_rank > 0, value, torch.nan)
 
 
 def constant_features(moments: Moments, dtype: torch.dtype) -> Tensor:

@@ -60,13 +60,15 @@ class Moments:
     def update(
         self,
         features: Tensor,
-        outputs: Tensor,
+        outputs: Tensor | None = None,
         *,
         exact_outputs: bool = True,
         keep_graph: bool = False,
     ) -> None:
         """Add samples: features (..., n, p) and outputs (..., n, C), cut into blocks of 4096 rows.
 
+        Without outputs only the moments of the features are kept (C = 0), which is all that
+        ``d_lr_from_head`` needs.
         With ``exact_outputs`` the products with the outputs are float64, which ill-conditioned
         outputs need; without, they use the features' working precision (safe for whitened outputs).
         Gradients flow only with ``keep_graph``: a stream that kept them would keep all its data.
@@ -75,7 +77,8 @@ class Moments:
             RichbookError: other shapes than before, or a nan, infinity or overflow; nothing is
                 added then.
         """
-        features, outputs = torch.as_tensor(features), torch.as_tensor(outputs)
+        features = torch.as_tensor(features)
+        outputs = features[..., :0] if outputs is None else torch.as_tensor(outputs)
         if not keep_graph:
             features, outputs = features.detach(), outputs.detach()
         self._check_shapes(features, outputs)

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from richbook.measure.distance import constant_features, finish, low_rank_distance
+from richbook.measure.degenerate import warn_if_degenerate
+from richbook.measure.distance import finish, low_rank_distance
 from richbook.measure.errors import DegenerateWarning, RichbookError
 from richbook.measure.inputs import (
     as_samples,
@@ -79,7 +80,7 @@ def d_lr(features: Tensor, outputs: Tensor, precision: torch.dtype | None = None
     with exact_arithmetic(features.device):
         whitened, span = _whiten(outputs.to(features.device), tolerance)
         moments = _moments(features, whitened)
-        _warn_if_degenerate(features, moments, span)
+        warn_if_degenerate(moments, span, features.dtype, stacklevel=2, width=features.shape[1])
         return finish(moments, span, features.dtype)
 
 
@@ -169,38 +170,3 @@ def _moments(features: Tensor, whitened: Tensor) -> Moments:
         cross_scatter=centred.T @ outputs,
         output_scatter=outputs.T @ outputs,
     )
-
-
-def _warn_if_degenerate(features: Tensor, moments: Moments, span: OutputSpan) -> None:
-    rank, (count, width) = int(span.centred_rank), features.shape
-    message = None
-    if bool(constant_features(moments, features.dtype)):
-        message = "features are constant over the samples (dead units?): D_LR is 0/0, returning nan"
-    elif rank == 0:
-        message = (
-            "outputs are constant over the samples, to within the rounding of their precision: "
-            "D_LR is 0/0, returning nan"
-        )
-    elif rank >= count - 1:
-        message = (
-            f"outputs span every function on these {count} samples (rank {rank}): D_LR says "
-            "nothing about low rank; measure more samples than outputs"
-        )
-    elif count <= width:
-        message = (
-            f"{count} samples for {width} features: D_LR comes out too low; "
-            "take several times more samples than features"
-        )
-    elif rank >= (alive := _varying_features(moments, width)):
-        message = (
-            f"outputs span all feature directions that vary ({alive}): D_LR only measures how "
-            "isotropic the features are"
-        )
-    if message:
-        warnings.warn(message, DegenerateWarning, stacklevel=3)
-
-
-def _varying_features(moments: Moments, width: int) -> int:
-    """Features that vary over the samples (dead units do not) where Σ_ΦΦ tells, else all."""
-    variances = moments.feature_scatter.diagonal(dim1=-2, dim2=-1)
-    return int((variances > 0).sum()) if len(variances) == width else width

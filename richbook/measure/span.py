@@ -3,8 +3,9 @@
 Write the centred outputs f_c = f − μ with covariance Σ. Whiten them: g = f_c W with Cov(g) = I_r, r
 the numerical rank of Σ, and m = Wᵀμ. Two cases cover every projection onto Ĥ:
 
-* Some combination of the outputs is a non-zero constant. Then 1 ∈ Ĥ and P_Ĥ = |1⟩⟨1| + Σ_k
-|g_k⟩⟨g_k|. * None is. Then Ĥ is spanned by g + m, whose Gram matrix is I + mmᵀ, and
+* Some combination of the outputs is a non-zero constant. Then 1 ∈ Ĥ and
+  P_Ĥ = |1⟩⟨1| + Σ_k |g_k⟩⟨g_k|.
+* None is. Then Ĥ is spanned by g + m, whose Gram matrix is I + mmᵀ, and
   P_Ĥ = Σ_jk |g_j + m_j⟩ (I − mmᵀ/(1+|m|²))_jk ⟨g_k + m_k|  (Sherman–Morrison).
 
 Working from the covariance, not the raw second moment M = Σ + μμᵀ, keeps the small directions of Σ
@@ -13,7 +14,7 @@ visible when the outputs sit on a large offset. Leading dimensions are networks 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -67,27 +68,37 @@ def output_span(mean: Tensor, covariance: Tensor, tolerance: float) -> OutputSpa
     of an output, both measured after each output has been scaled to a root mean square between 1
     and 2 (by a power of two, so exactly): scaling one output by 1e3 then changes nothing.
     """
-    scale = _power_of_two(
+    scale = power_of_two(
         (covariance.diagonal(dim1=-2, dim2=-1) + mean.square()).sqrt()
     )  # (..., C)
     scaled_mean = mean / scale
     scaled_covariance = covariance / (scale[..., :, None] * scale[..., None, :])
-    variances, directions = torch.linalg.eigh(scaled_covariance)
-    variances, directions = variances.flip(-1), directions.flip(-1)  # descending
     squares = scaled_covariance.diagonal(dim1=-2, dim2=-1) + scaled_mean.square()
-    size = squares.amax(-1, keepdim=True)  # (..., 1): rounding is relative to each single number
-    threshold = torch.maximum(tolerance**2 * size, MOMENT_RESOLUTION**2 * variances[..., :1])
+    span = span_of_scaled(scaled_mean, scaled_covariance, squares.amax(-1), tolerance)
+    return replace(span, mean=mean, whitening=span.whitening / scale[..., :, None])
+
+
+def span_of_scaled(
+    mean: Tensor, covariance: Tensor, size: Tensor, tolerance: float
+) -> OutputSpan:
+    """Ĥ of functions that are scaled already, or an orthogonal mixture of such functions.
+
+    ``size`` (...) is the largest mean square of one of them, to which their rounding is relative.
+    """
+    variances, directions = torch.linalg.eigh(covariance)
+    variances, directions = variances.flip(-1), directions.flip(-1)  # descending
+    threshold = torch.maximum(
+        tolerance**2 * size[..., None], MOMENT_RESOLUTION**2 * variances[..., :1]
+    )
     kept = variances > threshold
     inverse_root = torch.where(kept, variances, 1.0).rsqrt() * kept
     # A dropped direction in which the mean is not zero is a constant function inside Ĥ.
-    along = (directions.mT @ scaled_mean[..., None])[..., 0]  # (..., C)
+    along = (directions.mT @ mean[..., None])[..., 0]  # (..., C)
     constant = (along.square() * ~kept).sum(-1) > _leak(
         along * inverse_root, inverse_root, variances, size, tolerance
     )
     offset = along * inverse_root * ~constant[..., None]
-    return OutputSpan(
-        mean, directions * inverse_root[..., None, :] / scale[..., :, None], kept, offset, constant
-    )
+    return OutputSpan(mean, directions * inverse_root[..., None, :], kept, offset, constant)
 
 
 def _leak(
@@ -100,14 +111,14 @@ def _leak(
     covariance's. It then sees that share of the mean along it. Zero-sum outputs on an offset need
     this margin.
     """
-    by_outputs = tolerance**2 * size[..., 0] * (1 + offset.square().sum(-1))
+    by_outputs = tolerance**2 * size * (1 + offset.square().sum(-1))
     by_covariance = (MOMENT_RESOLUTION**2 * variances[..., 0]) ** 2 * (
         offset * inverse_root
     ).square().sum(-1)
     return by_outputs + by_covariance
 
 
-def _power_of_two(size: Tensor) -> Tensor:
+def power_of_two(size: Tensor) -> Tensor:
     """The power of two next below each size, 1 where the size is 0 (dividing by it is exact)."""
     _, exponent = torch.frexp(size)
     return torch.where(size > 0, torch.ldexp(torch.ones_like(size), exponent - 1), 1.0)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from richbook.measure.errors import DegenerateWarning
+from richbook.measure.errors import DegenerateWarning, RichbookError
 from richbook.measure.inputs import (
     as_samples,
     check_finite,
@@ -22,7 +22,7 @@ from richbook.measure.inputs import (
 from richbook.measure.moments import Moments
 from richbook.measure.operators import EIGENVALUE_RESOLUTION
 from richbook.measure.products import is_constant
-from richbook.measure.span import output_span
+from richbook.measure.span import OutputSpan, output_span
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,54 @@ class Decomposition:
             first k eigenfunctions carry. It ends at 1 if the outputs are affine in the features.
         quality: Π*(k), the same for the targets, or None without targets. It ends at 1 if and only
             if the features can express the targets.
+        directions: U, shape (p, p): e_k(x) = u_k·(Φ(x) − E[Φ]) / √ρ_k.
     """
 
     eigenvalues: Tensor
     relative_eigenvalues: Tensor
     utilization: Tensor
     quality: Tensor | None
+    directions: Tensor
+
+    def on(
+        self,
+        features: Tensor,
+        outputs: Tensor,
+        targets: Tensor | None = None,
+        precision: torch.dtype | None = None,
+    ) -> Decomposition:
+        """The same eigenfunctions at other samples, evaluated there by the Nyström formula.
+
+        Utilisation and quality are those on the new samples, with the eigenvalues and the order of
+        the old ones. Held-out samples show whether a direction that looks useful is so beyond the
+        sample that it was found on. The e_k are not exactly orthonormal there, so that a curve may
+        end a little above or below its end on the old samples.
+
+        Args, errors and warnings are those of :func:`decompose`, except that any number of samples
+        from 2 will do.
+
+        Example:
+            >>> import torch
+            >>> draw = torch.Generator().manual_seed(0)
+            >>> old, new = torch.randn(2, 1000, 3, generator=draw)
+            >>> held_out = decompose(old, old[:, 0]).on(new, new[:, 0])
+            >>> round(float(held_out.utilization[-1]), 1)
+            1.0
+        """
+        features, spans = _checked(features, outputs, targets, precision)
+        if features.shape[1] != len(self.eigenvalues):
+            raise RichbookError(
+                f"features: expected {len(self.eigenvalues)} columns as in the decomposition, "
+                f"got {tuple(features.shape)}"
+            )
+        curves = {}
+        with exact_arithmetic(features.device):
+            for name, (values, dtype) in spans.items():
+                moments = _moments(features, values)
+                span = _span(moments, rank_tolerance(dtype))
+                curves[name] = _share(moments, span, self.eigenvalues, self.directions)
+        _warn_of_constant(curves)
+        return replace(self, utilization=curves["outputs"], quality=curves.get("targets"))
 
 
 def decompose(
@@ -79,6 +121,26 @@ def decompose(
         >>> decompose(features, outputs=features[:, 1]).utilization.tolist()  # uses the weak one
         [0.0, 1.0]
     """
+    features, spans = _checked(features, outputs, targets, precision)
+    warn_if_few_samples(features, stacklevel=2)
+    curves = {}
+    with exact_arithmetic(features.device):
+        for name, (values, dtype) in spans.items():
+            moments = _moments(features, values)
+            eigenvalues, directions = kernel_eigenpairs(moments.feature_covariance)
+            constant = is_constant(moments.feature_mean, moments.feature_covariance, features.dtype)
+            eigenvalues = torch.where(constant, 0.0, eigenvalues)
+            span = _span(moments, rank_tolerance(dtype))
+            curves[name] = _share(moments, span, eigenvalues, directions)
+    _warn_of_constant(curves if bool(eigenvalues[0]) else {"features": eigenvalues / 0})
+    relative = eigenvalues / eigenvalues[0]
+    return Decomposition(
+        eigenvalues, relative, curves["outputs"], curves.get("targets"), directions
+    )
+
+
+def _checked(features, outputs, targets, precision) -> tuple[Tensor, dict]:
+    """The features, and each set of functions with the dtype that it was computed in."""
     features = as_samples(features, "features")
     outputs = as_samples(outputs, "outputs", single_column=True)
     spans = {"outputs": (outputs, checked_precision(precision, outputs.dtype))}
@@ -87,41 +149,50 @@ def decompose(
         spans["targets"] = (targets, targets.dtype)
     check_same_length(features=features, **{name: values for name, (values, _) in spans.items()})
     check_finite(features, "features")
-    warn_if_few_samples(features, stacklevel=2)
-    curves = {}
-    with exact_arithmetic(features.device):
-        for name, (values, dtype) in spans.items():
-            check_finite(values, name)
-            eigenvalues, curves[name] = _decompose(features, values, rank_tolerance(dtype))
-    constant = [name for name in curves if bool(curves[name].isnan().any())]
-    if not bool(eigenvalues[0]):
-        constant = ["features"]
-    for name in constant:
-        message = f"{name}: constant over the samples, each direction's share is 0/0: returning nan"
-        warnings.warn(message, DegenerateWarning, stacklevel=2)
-    relative = eigenvalues / eigenvalues[0]
-    return Decomposition(eigenvalues, relative, curves["outputs"], curves.get("targets"))
+    for name, (values, _) in spans.items():
+        check_finite(values, name)
+    return features, spans
 
 
-def _decompose(features: Tensor, values: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Eigenvalues and cumulative share; zeros and nan if the features are constant."""
-    moments = Moments.of(to_float64(features.detach()), values.detach().to(features.device))
-    eigenvalues, share = utilization_from_moments(moments, tolerance)
-    constant = is_constant(moments.feature_mean, moments.feature_covariance, features.dtype)
-    return torch.where(constant, 0.0, eigenvalues), torch.where(constant, torch.nan, share)
+def _moments(features: Tensor, values: Tensor) -> Moments:
+    return Moments.of(to_float64(features.detach()), values.detach().to(features.device))
+
+
+def _span(moments: Moments, tolerance: float) -> OutputSpan:
+    return output_span(moments.output_mean, moments.output_covariance, tolerance)
+
+
+def _warn_of_constant(curves: dict[str, Tensor]) -> None:
+    for name, curve in curves.items():
+        if bool(curve.isnan().any()):
+            message = (
+                f"{name}: constant over the samples, each direction's share is 0/0: returning nan"
+            )
+            warnings.warn(message, DegenerateWarning, stacklevel=3)
+
+
+def kernel_eigenpairs(covariance: Tensor) -> tuple[Tensor, Tensor]:
+    """ρ (..., p), descending, and U (..., p, p), a column an eigenvector."""
+    eigenvalues, directions = torch.linalg.eigh(covariance)
+    return eigenvalues.flip(-1).clamp_min(0), directions.flip(-1)
 
 
 def utilization_from_moments(moments: Moments, tolerance: float) -> tuple[Tensor, Tensor]:
     """Eigenvalues of the centred kernel, and the cumulative share of the span: both (..., p)."""
-    span = output_span(moments.output_mean, moments.output_covariance, tolerance)
-    eigenvalues, directions = torch.linalg.eigh(moments.feature_covariance)
-    eigenvalues, directions = eigenvalues.flip(-1).clamp_min(0), directions.flip(-1)
+    eigenvalues, directions = kernel_eigenpairs(moments.feature_covariance)
+    span = _span(moments, tolerance)
+    return eigenvalues, _share(moments, span, eigenvalues, directions)
+
+
+def _share(
+    moments: Moments, span: OutputSpan, eigenvalues: Tensor, directions: Tensor
+) -> Tensor:
+    """Σ_{j≤k} ‖P e_j‖² / Tr c(P) for P the projection on ``span``, shape (..., p)."""
     defined = eigenvalues > EIGENVALUE_RESOLUTION * eigenvalues[..., :1]
-    overlaps = (
-        directions.mT @ moments.cross_covariance @ span.whitening
-    )  # ⟨e_k|g⟩ √ρ_k, shape (..., p, C)
+    # ⟨e_k|g⟩ √ρ_k, shape (..., p, C)
+    overlaps = directions.mT @ moments.cross_covariance @ span.whitening
     inner = span.inner_inverse()
     used = (overlaps @ inner * overlaps).sum(-1) * defined / torch.where(defined, eigenvalues, 1.0)
-    total = inner.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)  # Tr c(P_Ĥ)
+    total = inner.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)  # Tr c(P)
     share = used.cumsum(-1) / torch.where(total > 0, total, torch.nan)
-    return eigenvalues, torch.where(eigenvalues[..., :1] > 0, share, torch.nan)
+    return torch.where(eigenvalues[..., :1] > 0, share, torch.nan)
