@@ -6,3 +6,12 @@ from richbook.experiments import *  # noqa: F403
 from richbook.measure import *  # noqa: F403
 from richbook.show import *  # noqa: F403
 from richbook.train import *  # noqa: F403
+
+
+def __getattr__(name: str) -> object:
+    """``LowRankMeasure`` is imported when it is asked for, see ``richbook.measure``."""
+    if name == "LowRankMeasure":
+        from richbook.measure.metric import LowRankMeasure
+
+        return LowRankMeasure
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

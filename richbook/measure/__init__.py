@@ -2,26 +2,50 @@
 
 from richbook.measure.baselines import kernel_distance, parameter_norm
 from richbook.measure.cka import cka
-from richbook.measure.collapse import nc1
+from richbook.measure.class_geometry import NeuralCollapse
+from richbook.measure.class_moments import ClassMoments
+from richbook.measure.collapse import nc1, neural_collapse
 from richbook.measure.errors import DegenerateWarning, RichbookError
+from richbook.measure.head import d_lr_from_head
+from richbook.measure.interval import Interval, d_lr_interval
 from richbook.measure.moments import Moments
+from richbook.measure.network import Report, measure
 from richbook.measure.operators import FeatureKernel, MinimumProjection
 from richbook.measure.richness import d_lr, d_lr_from_moments, isotropic_d_lr
 from richbook.measure.spectrum import Decomposition, decompose
+from richbook.measure.tangent import ntk_distance
 
 __all__ = [
+    "ClassMoments",
     "Decomposition",
     "DegenerateWarning",
     "FeatureKernel",
+    "Interval",
     "MinimumProjection",
     "Moments",
+    "NeuralCollapse",
+    "Report",
     "RichbookError",
     "cka",
     "d_lr",
+    "d_lr_from_head",
     "d_lr_from_moments",
+    "d_lr_interval",
     "decompose",
     "isotropic_d_lr",
     "kernel_distance",
+    "measure",
     "nc1",
+    "neural_collapse",
+    "ntk_distance",
     "parameter_norm",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """``LowRankMeasure`` is imported when it is asked for: torchmetrics takes a second to load."""
+    if name == "LowRankMeasure":
+        from richbook.measure.metric import LowRankMeasure
+
+        return LowRankMeasure
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

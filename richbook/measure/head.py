@@ -10,6 +10,8 @@ numbers are read and (p + 1)² are kept, where the outputs' own moments would ta
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import torch
 from torch import Tensor
 
@@ -78,29 +80,61 @@ def d_lr_from_head(
     weight, bias = checked_head(weight, bias, moments.feature_mean.shape[-1])
     tolerance = rank_tolerance(checked_precision(precision, weight.dtype))
     with exact_arithmetic(moments.feature_mean.device):
-        moments, span = head_moments(moments, weight, bias, tolerance)
-        warn_if_degenerate(moments, span, dtype, stacklevel=2)
-        return distance_to_span(moments, span, dtype)
+        functions = head_functions(moments, weight, bias, tolerance)
+        moments = functions.moments(features_twice(moments))
+        warn_if_degenerate(moments, functions.span, dtype, stacklevel=2)
+        return distance_to_span(moments, functions.span, dtype)
 
 
-def head_moments(
+@dataclass(frozen=True)
+class HeadFunctions:
+    """At most p + 1 functions R (Φ − E[Φ], 1)ᵀ that stand for the outputs, and their span Ĥ.
+
+    Attributes:
+        centre: E[Φ], shape (p,).
+        mixing: the columns of R for the features, shape (≤ p + 1, p).
+        offset: the column of R for the constant, and so the functions' mean, shape (≤ p + 1,).
+        span: Ĥ, in terms of these functions.
+    """
+
+    centre: Tensor
+    mixing: Tensor
+    offset: Tensor
+    span: OutputSpan
+
+    def of(self, features: Tensor) -> Tensor:
+        """The functions' values, float64, shape (n, ≤ p + 1)."""
+        return (to_float64(features) - self.centre) @ self.mixing.T + self.offset
+
+    def moments(self, moments: Moments) -> Moments:
+        """Moments whose outputs were Φ, with these functions as the outputs instead."""
+        scatter = self.mixing @ moments.output_scatter @ self.mixing.T
+        return replace(
+            moments,
+            output_mean=self.offset,
+            cross_scatter=moments.cross_scatter @ self.mixing.T,
+            output_scatter=scatter,
+        )
+
+
+def head_functions(
     moments: Moments, weight: Tensor, bias: Tensor, tolerance: float
-) -> tuple[Moments, OutputSpan]:
-    """Moments of features and of at most p + 1 functions that stand for the outputs, and Ĥ."""
+) -> HeadFunctions:
+    """Find the functions for a head (see :func:`checked_head`) and the moments of its features."""
     mean, covariance = moments.feature_mean, moments.feature_covariance
     triangle, size = _triangle(mean, covariance, weight, bias)  # (≤ p + 1, p + 1)
     mixing, offset = triangle[:, :-1], triangle[:, -1]
     span = span_of_scaled(offset, mixing @ covariance @ mixing.T, size, tolerance)
-    return (
-        Moments(
-            count=moments.count,
-            feature_mean=mean,
-            output_mean=offset,
-            feature_scatter=moments.feature_scatter,
-            cross_scatter=moments.feature_scatter @ mixing.T,
-            output_scatter=mixing @ moments.feature_scatter @ mixing.T,
-        ),
-        span,
+    return HeadFunctions(mean, mixing, offset, span)
+
+
+def features_twice(moments: Moments) -> Moments:
+    """Moments of the features with themselves as the outputs."""
+    return replace(
+        moments,
+        output_mean=moments.feature_mean,
+        cross_scatter=moments.feature_scatter,
+        output_scatter=moments.feature_scatter,
     )
 
 

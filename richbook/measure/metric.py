@@ -1,6 +1,6 @@
 """D_LR as a torchmetrics metric: streamed, synchronised across processes, checkpointed.
 
-The state is one vector: packets of moments laid end to end, each headed by its sizes. Synchronising
+The state is one vector, a packet: the moments laid end to end, headed by their sizes. Synchronising
 concatenates the vectors of all processes, whatever their lengths, so that a process which has seen
 nothing takes part too; computing merges the packets, which is exact.
 """
@@ -70,13 +70,13 @@ class LowRankMeasure(Metric):
     higher_is_better = False
     full_state_update = True  # the alternative would keep the packets of all batches apart
     plot_lower_bound, plot_upper_bound = 0.0, 1.0
-    packets: Tensor
+    packets: list[Tensor] | Tensor  # one vector, or none; a tensor while synchronised
 
     def __init__(self, precision: torch.dtype | None = None, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.precision = precision and checked_precision(precision, torch.float32)
-        empty = torch.zeros(0, dtype=torch.float64)
-        self.add_state("packets", default=empty, dist_reduce_fx="cat", persistent=True)
+        self.add_state("packets", default=[], dist_reduce_fx="cat", persistent=True)
+        self.set_dtype(torch.float64)  # of the empty vector that an idle process sends
 
     def update(self, features: Tensor, outputs: Tensor) -> None:
         """Add a batch: the input (n, p) and the output (n, C) of the last linear layer."""
@@ -87,7 +87,7 @@ class LowRankMeasure(Metric):
         moments.update(features, outputs.to(features.device))
         seen = [_place(features.dtype), _place(outputs.dtype)]
         coarsest = [max(pair) for pair in zip(dtypes, seen, strict=True)]
-        self.packets = _pack(moments, coarsest)
+        self.packets = [_pack(moments, coarsest)]
 
     def compute(self) -> Tensor:
         """D_LR of all samples since the last ``reset``, a float64 scalar."""
@@ -95,9 +95,9 @@ class LowRankMeasure(Metric):
         if moments.count < 2:
             message = f"{moments.count} samples so far, expected at least 2: returning nan"
             warnings.warn(message, DegenerateWarning, stacklevel=3)
-            return self.packets.new_tensor(torch.nan)
+            return torch.tensor(torch.nan, dtype=torch.float64, device=self.device)
         tolerance = rank_tolerance(self.precision or PRECISIONS[outputs])
-        with exact_arithmetic(self.packets.device):
+        with exact_arithmetic(moments.feature_mean.device):
             span = output_span(moments.output_mean, moments.output_covariance, tolerance)
             warn_if_degenerate(moments, span, PRECISIONS[features], stacklevel=3)
             return distance_to_span(moments, span, PRECISIONS[features])
@@ -109,7 +109,9 @@ class LowRankMeasure(Metric):
 
     def _merged(self) -> tuple[Moments, int, int]:
         """All packets together, and the places of the coarsest dtypes in ``PRECISIONS``."""
-        total, dtypes, rest = Moments(), (0, 0), self.packets
+        total, dtypes = Moments(), (0, 0)
+        together = isinstance(self.packets, Tensor)  # of all processes
+        rest = self.packets if together else torch.cat(self.packets or [torch.zeros(0)])
         while len(rest):
             moments, found, rest = _unpack(rest)
             total = total.merge(moments)

@@ -81,7 +81,7 @@ class Decomposition:
             for name, (values, dtype) in spans.items():
                 moments = _moments(features, values)
                 span = _span(moments, rank_tolerance(dtype))
-                curves[name] = _share(moments, span, self.eigenvalues, self.directions)
+                curves[name] = share_of_span(moments, span, self.eigenvalues, self.directions)
         _warn_of_constant(curves)
         return replace(self, utilization=curves["outputs"], quality=curves.get("targets"))
 
@@ -131,7 +131,7 @@ def decompose(
             constant = is_constant(moments.feature_mean, moments.feature_covariance, features.dtype)
             eigenvalues = torch.where(constant, 0.0, eigenvalues)
             span = _span(moments, rank_tolerance(dtype))
-            curves[name] = _share(moments, span, eigenvalues, directions)
+            curves[name] = share_of_span(moments, span, eigenvalues, directions)
     _warn_of_constant(curves if bool(eigenvalues[0]) else {"features": eigenvalues / 0})
     relative = eigenvalues / eigenvalues[0]
     return Decomposition(
@@ -181,10 +181,10 @@ def utilization_from_moments(moments: Moments, tolerance: float) -> tuple[Tensor
     """Eigenvalues of the centred kernel, and the cumulative share of the span: both (..., p)."""
     eigenvalues, directions = kernel_eigenpairs(moments.feature_covariance)
     span = _span(moments, tolerance)
-    return eigenvalues, _share(moments, span, eigenvalues, directions)
+    return eigenvalues, share_of_span(moments, span, eigenvalues, directions)
 
 
-def _share(
+def share_of_span(
     moments: Moments, span: OutputSpan, eigenvalues: Tensor, directions: Tensor
 ) -> Tensor:
     """Σ_{j≤k} ‖P e_j‖² / Tr c(P) for P the projection on ``span``, shape (..., p)."""

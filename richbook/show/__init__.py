@@ -7,6 +7,7 @@ from richbook.show.flipbook import flip_book
 from richbook.show.live import LiveTraining, train_live
 from richbook.show.live_run import LiveRun
 from richbook.show.maps import plot_kernel, plot_sweep_map
+from richbook.show.reports import plot_profile, plot_report
 from richbook.show.spectra import plot_spectrum, plot_utilization
 from richbook.show.style import COLORS, book_style, use_style
 
@@ -22,6 +23,8 @@ __all__ = [
     "plot_eigenfunctions",
     "plot_history",
     "plot_kernel",
+    "plot_profile",
+    "plot_report",
     "plot_spectrum",
     "plot_sweep_lines",
     "plot_sweep_map",
