@@ -76,7 +76,8 @@ def d_lr_from_head(
         moments.feature_covariance  # noqa: B018 - raises unless there are samples
     else:
         features = as_samples(features, "features").detach()
-        moments, dtype = Moments.of(features, features[:, :0]), features.dtype
+        moments, dtype = Moments(), features.dtype
+        moments.update(features)
     weight, bias = checked_head(weight, bias, moments.feature_mean.shape[-1])
     tolerance = rank_tolerance(checked_precision(precision, weight.dtype))
     with exact_arithmetic(moments.feature_mean.device):

@@ -67,8 +67,8 @@ class Moments:
     ) -> None:
         """Add samples: features (..., n, p) and outputs (..., n, C), cut into blocks of 4096 rows.
 
-        Without outputs only the moments of the features are kept (C = 0), which is all that
-        ``d_lr_from_head`` needs.
+        Without outputs only the moments of the features are kept (C = 0), for ``d_lr_from_head``;
+        they are multiplied in float64, because that reads ranks from them.
         With ``exact_outputs`` the products with the outputs are float64, which ill-conditioned
         outputs need; without, they use the features' working precision (safe for whitened outputs).
         Gradients flow only with ``keep_graph``: a stream that kept them would keep all its data.
@@ -78,7 +78,10 @@ class Moments:
                 added then.
         """
         features = torch.as_tensor(features)
-        outputs = features[..., :0] if outputs is None else torch.as_tensor(outputs)
+        if outputs is None:
+            features = to_float64(features)
+            outputs = features[..., :0]
+        outputs = torch.as_tensor(outputs)
         if not keep_graph:
             features, outputs = features.detach(), outputs.detach()
         self._check_shapes(features, outputs)

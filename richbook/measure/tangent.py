@@ -47,7 +47,8 @@ def ntk_distance(
         model: the network after training, in eval mode, which maps (n, ...) to (n, C).
         initial_model: the network before training, with as many outputs.
         inputs: shape (n, ...), a row a sample, as both models take them. Tens of samples are usual.
-        memory: bytes for kernels and Jacobians. What the models need to run comes on top.
+        memory: bytes that may be in use at a time, for kernels, Jacobians and, by an estimate, the
+            activations behind them.
         outputs: "all" or "trace".
 
     Returns:
@@ -81,9 +82,15 @@ def ntk_distance(
                 f"initial_model: expected {after.width} outputs, as model has, got {before.width}"
             )
         sides = [(rows, plan(rows, memory, outputs)) for rows in (after, before)]
-        kernels = [_centred_kernel(*side, memory * COPIES, outputs) for side in sides]
-    home = torch.device("cpu") if inputs.device.type == "mps" else inputs.device
-    return _one_minus_cosine(*(kernel.to(home) for kernel in kernels))
+        kernels = []
+        for side in sides:
+            kernels.append(_centred_kernel(*side, memory * COPIES, outputs))
+    return _one_minus_cosine(*(kernel.to(_home(inputs.device)) for kernel in kernels))
+
+
+def _home(device: torch.device) -> torch.device:
+    """Where float64 lives: the device itself, or the CPU for one that has none."""
+    return torch.device("cpu") if device.type == "mps" else device
 
 
 def _as_inputs(inputs: object) -> Tensor:
@@ -115,22 +122,22 @@ def _centred_kernel(
     Every row is counted from the first one before it is multiplied: where all gradients share a
     large part, the product would otherwise drown what is left after centring.
     """
-    kernel, size = None, 0.0
+    total = rows.count * (rows.width if outputs == "all" else 1)
+    kernel = torch.zeros(total, total, dtype=torch.float64, device=_home(rows.device))
+    size = 0.0
     with exact_arithmetic(rows.device):
         for group in groups:
             first = rows.jacobian(Block.first(group[0], outputs))
             size = size + sum(to_float64(part).square().sum() for part in first)
             for k, left in enumerate(group):
                 jacobian = rows.jacobian(left)
-                for right in group[: k + 1]:
-                    other = jacobian if right is left else rows.jacobian(right)
-                    block = _product(jacobian, other, first, copies, outputs)
-                    if kernel is None:
-                        total = rows.count * (rows.width if outputs == "all" else 1)
-                        kernel = block.new_zeros(total, total)
+                kernel[left.rows, left.rows] += _product(jacobian, jacobian, first, copies, outputs)
+                for right in group[:k]:
+                    # No name for the other block: it must be gone before the next is made.
+                    block = _product(jacobian, rows.jacobian(right), first, copies, outputs)
                     kernel[left.rows, right.rows] += block
-                    if right is not left:
-                        kernel[right.rows, left.rows] += block.T
+                    kernel[right.rows, left.rows] += block.T
+                del jacobian
     _check_kernel(kernel, rows)
     raw = kernel.trace() + len(kernel) * size
     kernel -= kernel.mean(0)

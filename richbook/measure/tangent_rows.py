@@ -34,12 +34,10 @@ class TangentRows:
     ) -> None:
         self.name, self.module = name, _unwrapped(model, name)
         _check_modes(self.module, name)
-        every = {key: value.detach() for key, value in self.module.named_parameters()}
         trained = _trained(self.module, name, like)
-        self.parameters = {key: every[key] for key in trained}
-        self.fixed = {key: value for key, value in every.items() if key not in trained}
-        # Copies: a module that writes to its buffers writes to these.
-        self.fixed |= {key: value.clone() for key, value in self.module.named_buffers()}
+        every = {key: value.detach() for key, value in self.module.named_parameters()}
+        self.parameters = {key: value for key, value in every.items() if key in trained}
+        self.frozen = {key: value for key, value in every.items() if key not in trained}
         self.device = next(iter(self.parameters.values())).device
         self.inputs, self.count = inputs.to(self.device), len(inputs)
         self.size = sum(p.numel() * p.element_size() for p in self.parameters.values())
@@ -63,9 +61,11 @@ class TangentRows:
         return [part.flatten(2) if part.ndim > 2 else part[..., None] for part in found.values()]
 
     def _together(self, parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        # Copies: what a module writes into its buffers goes there.
+        buffers = {key: value.clone() for key, value in self.module.named_buffers()}
         # The plain attention is the one that vmap can differentiate at speed.
         with sdpa_kernel(SDPBackend.MATH):
-            return functional_call(self.module, parameters | self.fixed, (inputs,))
+            return functional_call(self.module, parameters | self.frozen | buffers, (inputs,))
 
     def _alone(self, parameters: dict[str, Tensor], sample: Tensor) -> Tensor:
         return self._together(parameters, sample[None]).reshape(-1)  # (C,)
@@ -96,10 +96,13 @@ class TangentRows:
 
     def _checked_width(self) -> int:
         """C, once the outputs are (n, C), finite, and those of each sample its own."""
-        together = self._outputs()
-        alone = self._each(
-            lambda chunk: lambda *given: {"outputs": self._alone(*given)}, self.inputs
-        )["outputs"]
+        with self._explained(self.inputs):
+            together = self._together(self.parameters, self.inputs)
+        self._check_outputs(together)
+        with self._explained(self.inputs[:1]):
+            alone = self._each(
+                lambda chunk: lambda *given: {"outputs": self._alone(*given)}, self.inputs
+            )["outputs"]
         together = together.reshape(self.count, -1)
         bad = (~together.isfinite().all(1)).nonzero()
         if len(bad):
@@ -130,24 +133,30 @@ class TangentRows:
         hooks = torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor)
         with torch.enable_grad(), hooks:
             self._together(leaves, self.inputs[:1])
-        for known in (*leaves.values(), *self.fixed.values(), self.inputs):
+        for known in (*leaves.values(), *self.frozen.values(), self.inputs):
             storages.pop(known.untyped_storage().data_ptr(), None)
         return sum(storages.values())
 
-    def _outputs(self) -> Tensor:
+    @contextlib.contextmanager
+    def _explained(self, inputs: Tensor) -> Iterator[None]:
+        """Say what the model was called on, if that goes wrong."""
         try:
-            values = self._together(self.parameters, self.inputs)
+            yield
+        except RichbookError:
+            raise
         except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
             raise RichbookError(
-                f"inputs: {self.name} cannot be called on {self.inputs.dtype} of shape "
-                f"{tuple(self.inputs.shape)}: {error}"
+                f"inputs: {self.name} cannot be called on {inputs.dtype} of shape "
+                f"{tuple(inputs.shape)}: {error}"
             ) from error
+
+    def _check_outputs(self, values: object) -> None:
         got = type(values).__name__
         if isinstance(values, Tensor):
             got = f"{values.dtype} of shape {tuple(values.shape)}"
             usable = values.is_floating_point() and values.ndim in (1, 2) and values.numel()
             if usable and len(values) == self.count:
-                return values
+                return
         raise RichbookError(
             f"{self.name}: expected outputs of shape ({self.count}, C) for {self.count} inputs, "
             f"got {got}; wrap it in a module that returns such a tensor"

@@ -1,4 +1,4 @@
-"""Plots of what ``richbook.measure`` reports: the curves of one network, and its profile in depth."""
+"""Plots of what ``richbook.measure`` reports: one network's curves, and its profile in depth."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def plot_report(report: Report, ax: Sequence[Axes] | None = None) -> list[Axes]:
     Example:
         >>> import torch
         >>> from richbook.measure import measure
-        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+        >>> layers = torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)
+        >>> model = torch.nn.Sequential(*layers)
         >>> report = measure(model, [torch.randn(200, 4)])
         >>> [axes.get_xlabel() for axes in plot_report(report)]
         ['eigenfunctions, k', 'eigenfunctions, k']
@@ -74,7 +75,8 @@ def plot_profile(reports: Report | Sequence[Report], ax: Axes | None = None) -> 
     Example:
         >>> import torch
         >>> from richbook.measure import measure
-        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+        >>> layers = torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)
+        >>> model = torch.nn.Sequential(*layers)
         >>> report = measure(model, [torch.randn(200, 4)], layers=["0", "1"])
         >>> [label.get_text() for label in plot_profile(report).get_xticklabels()]
         ['0', '1', 'input of 2']

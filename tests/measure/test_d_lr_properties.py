@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-import richbook.measure.moments as moments_module
 from richbook.measure import DegenerateWarning, d_lr
+from richbook.measure import moments as moments_module
 from tests.measure import reference
 from tests.measure.reference import put
 

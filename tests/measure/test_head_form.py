@@ -135,3 +135,21 @@ def test_bad_input(change, message):
     features, weight, bias = (torch.tensor(v) for v in affine(10))
     with pytest.raises(RichbookError, match=message):
         d_lr_from_head(**{"features": features, "weight": weight, "bias": bias} | change)
+
+
+def test_features_that_depend_on_each_other():
+    """Layer norm's features sum to zero up to rounding. Products in float32 would turn that into a
+    variance of 1e-7, and into one more function."""
+    rng = np.random.default_rng(11)
+    plain = rng.normal(size=(105, 7))
+    features = torch.tensor((plain - plain.mean(1, keepdims=True)) / plain.std(1, keepdims=True))
+    weight, bias = torch.tensor(rng.normal(size=(9, 7))), torch.tensor(rng.normal(size=9))
+    expected = reference.d_lr(features, features @ weight.T + bias, rank=7)  # 6 and the constant
+    moments = Moments()
+    for block in features.float().split(35):
+        moments.update(block)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DegenerateWarning)
+        for source in (features.float(), moments):
+            value = float(d_lr_from_head(source, weight.float(), bias.float()))
+            assert value == pytest.approx(expected, abs=1e-6)

@@ -8,8 +8,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import richbook.measure.moments as moments_module
 from richbook.measure import Moments, RichbookError
+from richbook.measure import moments as moments_module
 from richbook.measure.distance import low_rank_distance
 from richbook.measure.richness import d_lr_from_moments
 from tests.measure import reference

@@ -42,27 +42,39 @@ class RandomStream:
     def drawn(self) -> Iterator[None]:
         """Draw from this stream inside the block."""
         outside = self._read()
-        if self.inside is not None:
-            self._write(self.inside)
+        before = outside if self.inside is None else self.inside
+        self._write(before, outside)
         try:
             yield
         finally:
             self.inside = self._read()
-            self._write(outside)
+            self._write(outside, self.inside)
 
     def _read(self) -> list:
         accelerators = [
             getattr(torch, device.type).get_rng_state(*_index(device)) for device in self.devices
         ]
         numbers = np.random.get_state(legacy=False)
-        return [torch.get_rng_state(), numbers, random.getstate(), *accelerators]
+        return [random.getstate(), numbers, torch.get_rng_state(), *accelerators]
 
-    def _write(self, states: list) -> None:
-        torch.set_rng_state(states[0])
-        np.random.set_state(states[1])
-        random.setstate(states[2])
-        for device, state in zip(self.devices, states[3:], strict=True):
-            getattr(torch, device.type).set_rng_state(state, *_index(device))
+    def _write(self, wanted: list, now: list) -> None:
+        """Set the states that differ from those there are: mostly none, and setting takes time."""
+        if wanted[0] != now[0]:
+            random.setstate(wanted[0])
+        if not _equal(wanted[1], now[1]):
+            np.random.set_state(wanted[1])
+        if not torch.equal(wanted[2], now[2]):
+            torch.set_rng_state(wanted[2])
+        for device, state, present in zip(self.devices, wanted[3:], now[3:], strict=True):
+            if not torch.equal(state, present):
+                getattr(torch, device.type).set_rng_state(state, *_index(device))
+
+
+def _equal(first: object, second: object) -> bool:
+    """Whether two states of numpy's generator, nested dictionaries, are the same."""
+    if isinstance(first, dict):
+        return all(_equal(first[key], second[key]) for key in first)
+    return np.array_equal(first, second) if isinstance(first, np.ndarray) else first == second
 
 
 def _index(device: torch.device) -> tuple:

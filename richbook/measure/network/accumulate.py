@@ -43,10 +43,12 @@ class Accumulator:
     def add(self, batch: Batch) -> None:
         """Add one batch; an error of the moments says which tensor and row was wrong."""
         labels, targets = self.targets.read(batch.targets)
-        outputs = batch.features[:, :0] if self.by_head else batch.outputs
+        # The head form reads the rank of the outputs from the features, which asks for float64.
+        features = to_float64(batch.features) if self.by_head else batch.features
+        outputs = features[:, :0] if self.by_head else batch.outputs
         self._note_targets(labels, targets)
         values = outputs if self.target_dtype is None else torch.cat([outputs, targets], dim=1)
-        self.moments.update(batch.features, values)
+        self.moments.update(features, values)
         if self.labelled:
             self.classes.update(batch.features, labels)
         kept = {"features": batch.features, "outputs": outputs}
