@@ -12,9 +12,12 @@ from richbook.measure.inputs import to_float64
 def kernel_distance(features: Tensor, initial_features: Tensor) -> Tensor:
     r"""Compute S_init = 1 − CKA(T_0, T_t), how far the kernel has moved since initialisation.
 
+    Any two networks can be compared, of different width too: the kernels are functions of two
+    samples, and no unit of one network need correspond to a unit of the other.
+
     Args:
         features: Φ_t, shape (n, p).
-        initial_features: Φ_0 of the same samples, shape (n, p_0).
+        initial_features: Φ_0 of the same samples in the same order, shape (n, p_0).
 
     Returns:
         A float64 scalar in [0, 1]: 0 if the kernel has only been scaled or rotated. nan, with a
@@ -28,12 +31,18 @@ def kernel_distance(features: Tensor, initial_features: Tensor) -> Tensor:
         >>> initial = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
         >>> abs(round(float(kernel_distance(2 * initial, initial)), 6))
         0.0
+        >>> wide = torch.cat([initial, initial.square()], dim=1)  # 8 features against 4
+        >>> 0 < float(kernel_distance(wide, initial)) < 1
+        True
     """
     return 1 - cka(features, initial_features)
 
 
 def parameter_norm(model: nn.Module) -> Tensor:
-    """Compute ‖θ‖², the sum of squares of all parameters, as a float64 scalar.
+    """Compute ‖θ‖², the sum of squares of all parameters, as a float64 scalar on the CPU.
+
+    Frozen parameters count; a parameter that is used in two places counts once; buffers, such as
+    the statistics of batch norm, do not.
 
     Raises:
         RichbookError: the model has no parameters.

@@ -4,12 +4,13 @@ A small sample makes lazy features look richer and rich ones lazier, by more tha
 sample to sample. An interval around the value itself therefore misses; both methods here estimate
 the bias and subtract it. Chapter 5 derives the bias and measures how often each interval covers.
 
-Nothing is measured anew for each resampling. With weights w_i that sum to 1, and features x_i
-centred on the mean of all samples, m = Σ w_i x_i and
+Nothing is measured anew for each resampling. The jackknife subtracts a group's sums from those of
+all samples. For the bootstrap, with weights w_i that sum to 1, features x_i centred on the mean of
+all samples, and m = Σ w_i x_i,
 
     ‖Σ_w‖² = Σ_ij w_i w_j (x_i·x_j)² − 2 Σ_i w_i (x_i·m)² + |m|⁴,
 
-so that one n×n product serves all resamplings.
+so that one n×n product serves all of them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from richbook.measure.inputs import (
     to_float64,
 )
 from richbook.measure.moments import Moments
-from richbook.measure.products import centre
+from richbook.measure.products import centre, frobenius
 from richbook.measure.span import OutputSpan, output_span
 
 #: Groups of a jackknife, and resamplings of a bootstrap.
@@ -132,15 +133,14 @@ def interval_of_part(
     """The interval for D_LR ``value`` of ``count`` samples, of which these are a random part."""
     with exact_arithmetic(features.device), torch.no_grad():
         resampling = _Resampling(features, outputs, tolerance)
-        here = resampling.whole()
         if method == "jackknife":
-            left_out = resampling.without_groups(generator)
+            here, left_out = resampling.without_groups(generator)
             pseudo = GROUPS * here - (GROUPS - 1) * left_out
             bias, error = here - float(pseudo.mean()), float(pseudo.std()) / GROUPS**0.5
             reach = float(stdtrit(GROUPS - 1, (1 + level) / 2)) * error
             below = above = reach
         else:
-            drawn = resampling.with_replacement(generator)
+            here, drawn = resampling.with_replacement(generator)
             bias, error = float(drawn.mean()) - here, float(drawn.std())
             quantiles = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=drawn.dtype)
             low, high = (drawn - drawn.mean()).cpu().quantile(quantiles).tolist()
@@ -153,7 +153,7 @@ def interval_of_part(
 
 
 class _Resampling:
-    """D_LR of the same samples under many sets of weights."""
+    """D_LR of the same samples with some of them left out, or some of them repeated."""
 
     def __init__(self, features: Tensor, outputs: Tensor, tolerance: float) -> None:
         self.features, _ = centre(to_float64(features))
@@ -166,32 +166,51 @@ class _Resampling:
             mean, span.whitening[:, kept], kept[kept], span.offset[kept], span.includes_constant
         )
         self.outputs = outputs @ self.span.whitening  # g, (n, r)
-        self.products = self.features @ self.features.T  # x_i·x_j, (n, n)
-        self.squares = self.products.square()
+        if self.features.shape[1] > self.count:  # n coordinates hold all there is of n samples
+            self.features = torch.linalg.qr(self.features.T, mode="r").R.T.contiguous()
 
-    def whole(self) -> float:
-        weights = self.features.new_full((1, self.count), 1 / self.count)
-        return float(self.d_lr(weights))
+    def without_groups(self, generator: torch.Generator) -> tuple[float, Tensor]:
+        """D_LR of all samples, and without each of the random groups, shape (GROUPS,).
 
-    def without_groups(self, generator: torch.Generator) -> Tensor:
-        """D_LR without each of the random groups of nearly equal size, shape (GROUPS,)."""
-        order = torch.randperm(self.count, generator=generator)
-        groups = torch.arange(GROUPS)[:, None]
-        kept = (order[None, :] % GROUPS != groups).to(self.device, self.features.dtype)
-        return self.d_lr(kept / kept.sum(1, keepdim=True))
+        A sum over the rest is the sum over all less that over the group: each sample is multiplied
+        once. All sums are about the common mean, so little cancels.
+        """
+        group = torch.randperm(self.count, generator=generator) % GROUPS
+        members = [(group == g).nonzero()[:, 0].to(self.device) for g in range(GROUPS)]
+        parts = [self._sums(self.features[rows], self.outputs[rows]) for rows in members]
+        total = [sum(part) for part in zip(*parts, strict=True)]
+        rests = [[whole - left for whole, left in zip(total, part, strict=True)] for part in parts]
+        terms = [_terms(*sums) for sums in [total, *rests]]
+        stacked = [torch.stack(term) for term in zip(*terms, strict=True)]
+        values = one_minus_cosine(*stacked, self.span)
+        return float(values[0]), values[1:]
 
-    def with_replacement(self, generator: torch.Generator) -> Tensor:
-        """D_LR of samples drawn with replacement, shape (REPLICATES,)."""
+    def _sums(self, features: Tensor, outputs: Tensor) -> list[Tensor]:
+        """The count and the sums of x, g, xxᵀ, xgᵀ and ggᵀ over some samples."""
+        return [
+            features.new_tensor(len(features)),
+            features.sum(0),
+            outputs.sum(0),
+            features.T @ features,
+            features.T @ outputs,
+            outputs.T @ outputs,
+        ]
+
+    def with_replacement(self, generator: torch.Generator) -> tuple[float, Tensor]:
+        """D_LR of all samples, and of samples drawn from them, shape (REPLICATES,)."""
         drawn = torch.randint(self.count, (REPLICATES, self.count), generator=generator)
-        counts = torch.zeros(REPLICATES, self.count, dtype=torch.float64)
-        counts.scatter_add_(1, drawn, torch.ones_like(counts))
-        return self.d_lr(counts.to(self.device) / self.count)
+        counts = torch.ones(1 + REPLICATES, self.count, dtype=torch.float64)
+        counts[1:] = 0
+        counts[1:].scatter_add_(1, drawn, torch.ones_like(drawn, dtype=torch.float64))
+        values = self.weighted(counts.to(self.device) / self.count)
+        return float(values[0]), values[1:]
 
-    def d_lr(self, weights: Tensor) -> Tensor:
+    def weighted(self, weights: Tensor) -> Tensor:
         """D_LR (B,) under weights (B, n) that sum to 1 in each row."""
-        along = weights @ self.products  # x_i·m_w, (B, n)
+        products = self.features @ self.features.T  # x_i·x_j, (n, n)
+        along = weights @ products  # x_i·m_w, (B, n)
         size = (
-            (weights @ self.squares * weights).sum(1)
+            (weights @ products.square() * weights).sum(1)
             - 2 * (weights * along.square()).sum(1)
             + (weights * along).sum(1).square()
         )
@@ -205,3 +224,18 @@ class _Resampling:
         centred = self.outputs - mean
         weighted = weights[:, None] * centred
         return self.features.T @ weighted, centred.T @ weighted
+
+
+def _terms(
+    count: Tensor, feature_sum: Tensor, output_sum: Tensor, features: Tensor, cross: Tensor,
+    outputs: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """‖Σ_ΦΦ‖, Σ_Φg, Cov(g) and E[g] from sums; the p×p matrix is not kept."""
+    feature_mean, output_mean = feature_sum / count, output_sum / count
+    size = frobenius(features / count - torch.outer(feature_mean, feature_mean))
+    return (
+        size,
+        cross / count - torch.outer(feature_mean, output_mean),
+        outputs / count - torch.outer(output_mean, output_mean),
+        output_mean,
+    )

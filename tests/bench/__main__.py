@@ -12,7 +12,7 @@ import time
 
 import torch
 
-from tests.bench import ensemble, memory, product, recorded
+from tests.bench import ensemble, memory, overhead, product, recorded
 
 
 def main():
@@ -21,6 +21,7 @@ def main():
     parts = {
         "sweep": lambda: ensemble.run(thread_counts),
         "d_lr": lambda: product.run(thread_counts),
+        "measure": lambda: overhead.run(thread_counts),
         "memory": memory.run,
         "recorded": recorded.run,
     }

@@ -27,16 +27,19 @@ def test_weights_are_repetitions(device, kind):
     rng = np.random.default_rng(1)
     counts = rng.multinomial(60, np.ones(60) / 60, size=5)
     resampling = _Resampling(put(device, features), put(device, outputs), 1e-12)
-    values = resampling.d_lr(put(device, counts / 60)).tolist()
+    values = resampling.weighted(put(device, counts / 60)).tolist()
     by_hand = [resampled_by_hand(features, outputs, row, rank) for row in counts]
     assert values == pytest.approx(by_hand, abs=1e-9)
-    assert resampling.whole() == pytest.approx(reference.d_lr(features, outputs, rank), abs=1e-9)
+    expected = reference.d_lr(features, outputs, rank)
+    for way in (resampling.without_groups, resampling.with_replacement):
+        assert way(torch.Generator())[0] == pytest.approx(expected, abs=1e-9)
 
 
-def test_jackknife_by_hand():
-    features, outputs = reference.problem(1, n=100, p=6, c=3)
+@pytest.mark.parametrize("p", [6, 130])
+def test_jackknife_by_hand(p):
+    features, outputs = reference.problem(1, n=107, p=p, c=3)
     found = d_lr_interval(features, outputs, level=0.9, seed=5)
-    order = torch.randperm(100, generator=torch.Generator().manual_seed(5)).numpy()
+    order = torch.randperm(107, generator=torch.Generator().manual_seed(5)).numpy()
     whole = reference.d_lr(features, outputs, rank=3)
     left_out = [
         reference.d_lr(features[order % GROUPS != g], outputs[order % GROUPS != g], rank=3)

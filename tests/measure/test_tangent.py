@@ -388,8 +388,10 @@ def test_equal_rows_are_undefined(dtype):
     model, initial, inputs = pair(lambda: perceptron(outputs=1), dtype=dtype)
     copies = inputs[:1].repeat(N, 1)
     for outputs in ("all", "trace"):
-        with pytest.warns(DegenerateWarning, match="all rows of the Jacobian of model are equal"):
+        with pytest.warns(DegenerateWarning, match="all rows of the Jacobian of ") as said:
             assert math.isnan(float(ntk_distance(model, initial, copies, outputs=outputs)))
+        assert [str(one.message).split()[6] for one in said] == ["model", "initial_model"]
+        assert {one.filename for one in said} == {__file__}
     constant = Shaped(initial, torch.zeros_like)
     with pytest.warns(DegenerateWarning, match="all rows of the Jacobian of initial_model"):
         assert math.isnan(float(ntk_distance(model, constant, inputs)))

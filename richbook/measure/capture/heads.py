@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from richbook.measure.capture.batches import first_floating, tensors_in
-from richbook.measure.capture.hooks import floating_inputs, only_input
+from richbook.measure.capture.batches import tensors_in
+from richbook.measure.capture.hooks import floating_inputs
 from richbook.measure.capture.models import Names
-from richbook.measure.capture.positions import (
-    Position,
-    as_rows,
-    features_come_last,
-    positions_of,
-)
+from richbook.measure.capture.recorder import check_called_once
 from richbook.measure.capture.state import version
 from richbook.measure.errors import RichbookError
 
@@ -132,14 +126,13 @@ class LinearWatch:
         return call
 
     def _last_if_it_fits(self, returned: object) -> LinearCall:
-        call = self.calls[-1]
-        shapes = [tuple(tensor.shape) for tensor in tensors_in(returned)]
-        for shape in shapes:
-            if shape and (shape[-1] == call.output_shape[-1] or (*shape, 1) == call.output_shape):
-                return call
+        """The last call, if what is returned can have been made of its output row by row."""
+        call, tensors = self.calls[-1], list(tensors_in(returned))
+        if any(_keeps_order(call, tensor) for tensor in tensors):
+            return call
         shown = "; ".join(map(str, self.calls[-8:]))
         raise RichbookError(
-            f"head: the model returns {_shapes(shapes)}, which no linear layer gave and the last "
+            f"head: the model returns {_shapes(tensors)}, which no linear layer gave and the last "
             f"one does not fit; called were {'... ' if len(self.calls) > 8 else ''}{shown}; "
             f"{PASS_HEAD}; {TIED}"
         )
@@ -164,6 +157,34 @@ def _take_from(call: LinearCall, tensor: Tensor) -> None:
         call.output = tensor.as_strided(*call.layout)
 
 
+def _keeps_order(call: LinearCall, returned: Tensor) -> bool:
+    """Whether rows of ``returned`` rise where the output of a call does, at all or one position.
+
+    So they do after a softmax, a sigmoid, a cast or a division by a temperature. After a layer norm
+    or a sum they do not: then the call is not the head, but a layer that happens to be as wide.
+    """
+    output = call.output.detach()
+    if returned.shape == output.shape[:-1] and output.shape[-1] == 1:
+        return returned.is_floating_point()
+    if returned.ndim == output.ndim - 1:
+        returned = returned.unsqueeze(1)  # one of several positions
+    if not returned.is_floating_point() or returned.ndim != output.ndim or output.ndim < 2:
+        return False
+    if returned.shape[-1] != output.shape[-1] or returned.shape[0] != output.shape[0]:
+        return False
+    try:
+        values = returned.detach().expand_as(output)
+    except RuntimeError:
+        return False
+    if version(call.output) != call.output_version:
+        return True  # overwritten since: there is nothing to compare with
+    some = (slice(0, 64), ..., slice(None, None, -(-output.shape[-1] // 64)))  # sorting takes time
+    ordered = values[some].float().gather(-1, output[some].argsort(-1).to(values.device))
+    fall = (ordered.cummax(-1).values - ordered).amax(-1)  # 0 in exact arithmetic
+    fits = (fall <= 0.01 * (ordered.amax(-1) - ordered.amin(-1))) | fall.isnan()
+    return bool(fits.all(0).any() if values.shape != returned.shape else fits.all())
+
+
 def is_unchanged(call: LinearCall) -> bool:
     """Whether a call's tensors are there and nobody wrote to them since."""
     return (
@@ -172,64 +193,6 @@ def is_unchanged(call: LinearCall) -> bool:
         and version(call.inputs) == call.input_version
         and version(call.output) == call.output_version
     )
-
-
-def check_called_once(name: str, calls: int) -> None:
-    """Raise unless the head was called exactly once in a forward pass."""
-    if calls > 1:
-        raise RichbookError(
-            f"head: {name!r} is called {calls} times in one forward pass, expected once; which "
-            "call gives the features? Choose a module that is called once, or measure the inputs "
-            "of one call at a time"
-        )
-
-
-class HeadRecorder:
-    """The hooks of a known head: copies of its input, before the call, and of its output."""
-
-    def __init__(
-        self, name: str, module: nn.Module, position: Position, clock: Iterator[int]
-    ) -> None:
-        self.name, self.position, self.clock = name, position, clock
-        self.channels_last = features_come_last(module)
-        self.calls = 0
-        self.samples, self.where, self.order = 0, (), -1
-        self.features: Tensor | None = None
-        self.outputs: Tensor | None = None
-
-    def before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        """The hook before the call."""
-        self.calls += 1
-        if self.calls == 1:
-            self.order = next(self.clock)
-            inputs = only_input(args, kwargs, self.name)
-            self.features = self._rows(inputs, "input")
-            self.samples, self.where = len(inputs), positions_of(inputs, self.channels_last)
-
-    def after(self, module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
-        """The hook after the call."""
-        if self.outputs is None:
-            values = first_floating(output)
-            if values is None:
-                raise RichbookError(
-                    f"head: {self.name!r} returns {type(output).__name__}, expected real numbers"
-                )
-            self.outputs = self._rows(values, "output")
-
-    def rows(self) -> tuple[Tensor, Tensor]:
-        """Φ (rows, p) and f̂ (rows, C)."""
-        if len(self.features) != len(self.outputs):
-            raise RichbookError(
-                f"head: {self.name!r} takes {len(self.features)} rows and gives "
-                f"{len(self.outputs)}, expected as many; with positions, choose one of them"
-            )
-        return self.features, self.outputs
-
-    def _rows(self, values: Tensor, which: str) -> Tensor:
-        what = f"the {which} of the head {self.name!r}"
-        return as_rows(
-            values, self.position, what, channels_last=self.channels_last, layer=False
-        )
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef | None:
@@ -241,6 +204,6 @@ def _storage(tensor: Tensor) -> StorageWeakRef | None:
         return None
 
 
-def _shapes(shapes: list[tuple[int, ...]]) -> str:
-    return "no tensor" if not shapes else " and ".join(map(str, shapes[:6]))
+def _shapes(tensors: list[Tensor]) -> str:
+    return " and ".join(str(tuple(tensor.shape)) for tensor in tensors[:6]) or "no tensor"
 

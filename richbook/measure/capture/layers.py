@@ -39,7 +39,8 @@ class LayerOutputs:
         self.names, self.position = names, position
         self.every = layers == "all" if isinstance(layers, str) else False
         self.chosen = self._chosen(layers)
-        self.keys: list[str] | None = None  # what the first batch gave
+        self.keys: list[str] | None = None  # what the first batch gave, and in how many calls
+        self.counts: dict[str, int] = {}
         self.modules = list(self.chosen)
 
     def _chosen(self, layers: object) -> dict[nn.Module, str]:
@@ -91,14 +92,12 @@ class LayerOutputs:
             found[key] = (order, values, module)
         if self.keys is None:
             self._settle_names(found, counts, rows, head, until)
-        missing = [key for key in self.keys if key not in found]
-        extra = [] if self.every else [key for key in found if key not in self.keys]
-        if missing or extra:
-            raise RichbookError(
-                f"layers: this batch {'lacks' if missing else 'has more calls,'} "
-                f"{', '.join(map(repr, missing or extra))} compared with the first; expected the "
-                "same calls in every batch"
-            )
+        for name, before in self.counts.items():
+            if counts.get(name, 0) != before:
+                raise RichbookError(
+                    f"layers: {name!r} is called {counts.get(name, 0)} times in this batch and "
+                    f"{before} times in the first, expected the same in every batch"
+                )
         for key in self.keys:
             if len(found[key][1]) != rows:
                 raise RichbookError(
@@ -114,10 +113,10 @@ class LayerOutputs:
         if not self.every:
             for module, name in self.chosen.items():
                 if name not in counts:
-                    why = self.names.why_uncalled(name, recorder_names(self.names, counts))
-                    raise RichbookError(f"layers: {name!r} ({type(module).__name__}) was never "
-                                        f"called: {why}")  # fmt: skip
-            self.keys = list(found)
+                    why = self.names.why_uncalled(name, list(counts))
+                    kind = type(module).__name__
+                    raise RichbookError(f"layers: {name!r} ({kind}) was never called: {why}")
+            self.keys, self.counts = list(found), counts
             return
         self.keys = [
             key
@@ -126,11 +125,7 @@ class LayerOutputs:
         ]
         kept = {found[key][2] for key in self.keys}
         self.modules = [module for module in self.modules if module in kept]
-
-
-def recorder_names(names: Names, counts: dict[str, int]) -> list[str]:
-    """The names to suggest in place of a layer that was not called."""
-    return list(counts) or [name for name in names.modules if name]
+        self.counts = {self.chosen[module]: counts[self.chosen[module]] for module in kept}
 
 
 class LayerRecorder:

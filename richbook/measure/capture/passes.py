@@ -10,16 +10,12 @@ from collections.abc import Iterable, Iterator
 from torch import Tensor, nn
 
 from richbook.measure.capture.batches import Call, as_call, checked_loader, tensors_in
-from richbook.measure.capture.heads import (
-    HeadRecorder,
-    LinearWatch,
-    check_called_once,
-    is_unchanged,
-)
+from richbook.measure.capture.heads import LinearWatch, is_unchanged
 from richbook.measure.capture.hooks import hooked
 from richbook.measure.capture.layers import LayerOutputs, LayerRecorder
 from richbook.measure.capture.models import Names, checked_model, device_of
 from richbook.measure.capture.positions import IGNORED, checked_position, target_rows
+from richbook.measure.capture.recorder import HeadRecorder, check_called_once
 from richbook.measure.capture.state import (
     BufferKeeper,
     RandomStream,
@@ -41,6 +37,17 @@ class Batch:
         outputs: f̂, the output of the head, shape (rows, C).
         targets: shape (rows,) or (rows, k), or None if the loader gives none.
         layers: the outputs of the chosen layers, name -> (rows, width), in the order of the calls.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(),
+        ...                             torch.nn.Linear(4, 2))
+        >>> loader = [(torch.zeros(5, 3), torch.arange(5))]
+        >>> batch = next(iter(ForwardPasses(model, loader, layers=["1"])))
+        >>> batch.features.shape, batch.outputs.shape, batch.targets
+        (torch.Size([5, 4]), torch.Size([5, 2]), tensor([0, 1, 2, 3, 4]))
+        >>> torch.equal(batch.layers["1"], batch.features)
+        True
     """
 
     features: Tensor
@@ -54,9 +61,9 @@ class ForwardPasses:
 
     The head is the last linear layer: Φ is its input and f̂ its output. Unless it is named, the
     first batch finds it: of all ``torch.nn.Linear`` modules it is the one whose output the model
-    returns, in a tensor, tuple, dictionary or dataclass. If none is returned as it is (a softmax
-    or a cast came after it), it is the last one called, provided that its width fits. ``head_name``
-    says which it was.
+    returns, in a tensor, tuple, dictionary or dataclass. If none is returned as it is, it is the
+    last one called, provided that what is returned orders each row as that layer does (it does
+    after a softmax, a sigmoid, a cast). ``head_name`` says which it was.
 
     The model runs without gradients, eagerly if it is compiled, under the caller's autocast, and in
     eval mode unless ``train_mode``. Between batches, after the last one, and after an error it is

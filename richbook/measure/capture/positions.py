@@ -155,6 +155,8 @@ def target_rows(
 
 def has_ignored(targets: Tensor | None) -> bool:
     """Whether some label is −100. To be asked before the labels move to an accelerator."""
-    if targets is None or targets.dtype not in (torch.int64, torch.int32, torch.int16):
+    if targets is None or targets.dtype in (torch.bool, torch.uint8):
+        return False
+    if targets.is_floating_point() or targets.is_complex():
         return False
     return bool((targets == IGNORED).any())

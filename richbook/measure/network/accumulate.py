@@ -6,6 +6,8 @@ they are functions of the features and the head, and their own moments are never
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +24,39 @@ from richbook.measure.span import OutputSpan, output_span
 
 #: A wider layer's moments would take more than 128 MiB; it is measured on the kept samples.
 WIDEST_LAYER = 4096
+#: Small batches are joined to so many rows, or so many bytes, before they are multiplied.
+JOINED_ROWS, JOINED_BYTES = 1024, 2**26
+
+
+def joined(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """The same rows in fewer, larger batches: a batch of 100 is all overhead."""
+    waiting: list[Batch] = []
+    rows = size = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += len(batch.features)
+        tensors = [batch.features, batch.outputs, *batch.layers.values()]
+        size += sum(tensor.nbytes for tensor in tensors)
+        if rows >= JOINED_ROWS or size >= JOINED_BYTES:
+            yield _join(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield _join(waiting)
+
+
+def _join(batches: list[Batch]) -> Batch:
+    if len(batches) == 1:
+        return batches[0]
+    has_targets = all(batch.targets is not None for batch in batches)
+    return Batch(
+        features=torch.cat([batch.features for batch in batches]),
+        outputs=torch.cat([batch.outputs for batch in batches]),
+        targets=torch.cat([batch.targets for batch in batches]) if has_targets else None,
+        layers={
+            name: torch.cat([batch.layers[name] for batch in batches])
+            for name in batches[0].layers
+        },
+    )
 
 
 class Accumulator:
@@ -51,10 +86,8 @@ class Accumulator:
         self.moments.update(features, values)
         if self.labelled:
             self.classes.update(batch.features, labels)
-        kept = {"features": batch.features, "outputs": outputs}
-        if self.labelled:
-            kept["labels"] = labels
-        self.kept.add(**kept, **self._add_layers(batch))
+        wide = self._add_layers(batch)
+        self.kept.add(features=batch.features, outputs=outputs, **wide)
 
     def _note_targets(self, labels: Tensor | None, targets: Tensor | None) -> None:
         """Targets that stop being usable in some batch are left out of the earlier ones too."""

@@ -17,7 +17,7 @@ from richbook.measure.distance import distance_to_span
 from richbook.measure.errors import DegenerateWarning
 from richbook.measure.inputs import checked_precision, exact_arithmetic, rank_tolerance
 from richbook.measure.interval import GROUPS, Interval, interval_of_part
-from richbook.measure.network.accumulate import Accumulator
+from richbook.measure.network.accumulate import Accumulator, joined
 from richbook.measure.network.report import LayerRichness, Report
 from richbook.measure.operators import EIGENVALUE_RESOLUTION
 from richbook.measure.richness import d_lr, isotropic_d_lr
@@ -86,7 +86,7 @@ def measure(
         model, loader, head, layers, position=position, train_mode=train_mode
     )
     found: Accumulator | None = None
-    for batch in passes:
+    for batch in joined(passes):
         if found is None:
             found = Accumulator(batch, passes.head, precision)
         found.add(batch)
@@ -102,7 +102,7 @@ def _report(found: Accumulator, head_name: str) -> Report:
         notes.append(message)
     value = float(distance_to_span(moments, span, found.dtype))
     if message and value != value:
-        warnings.warn(message, DegenerateWarning, stacklevel=4)
+        warnings.warn(message, DegenerateWarning, stacklevel=3)
     rank, eigenvalues, directions = int(span.centred_rank), *kernel_eigenpairs(
         moments.feature_covariance
     )
@@ -143,7 +143,7 @@ def _decomposition(found: Accumulator, eigenvalues: Tensor, directions: Tensor) 
 
 def _interval(found: Accumulator, value: float) -> Interval | None:
     kept = found.kept.rows()
-    if len(kept["features"]) < 2 * GROUPS:
+    if len(kept["features"]) < 2 * GROUPS or value != value:
         return None
     return interval_of_part(
         kept["features"],

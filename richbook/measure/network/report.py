@@ -37,7 +37,8 @@ class Report:
     Attributes:
         d_lr: D_LR of the input of the last linear layer; 0 is rich.
         isotropic_d_lr: D_LR of features without structure, 1 − √(rank/width): compare with it.
-        interval: for the D_LR of the population, at 95 %, by the jackknife; None below 40 samples.
+        interval: for the D_LR of the population, at 95 %, by the jackknife; None below 40 samples
+            or if D_LR is nan.
         rank: number of independent functions that the network outputs, the constant left out.
         feature_rank: number of feature directions that vary.
         effective_rank: (Σρ)²/Σρ² of the feature kernel: how many directions it has in effect.
