@@ -24,6 +24,9 @@ from richbook.measure.operators import EIGENVALUE_RESOLUTION
 from richbook.measure.products import is_constant
 from richbook.measure.span import OutputSpan, output_span
 
+#: Added to the variance of functions whose variance is about 1, where some may depend on others.
+ALMOST_ZERO = 1e-10
+
 
 @dataclass(frozen=True)
 class Decomposition:
@@ -54,13 +57,12 @@ class Decomposition:
     ) -> Decomposition:
         """The same eigenfunctions at other samples, evaluated there by the Nyström formula.
 
-        Utilisation and quality are those on the new samples, with the eigenvalues and the order of
-        the old ones. Held-out samples show whether a direction that looks useful is so beyond the
-        sample that it was found on. The e_k are not exactly orthonormal there, so that a curve may
-        end a little above or below its end on the old samples.
+        Utilisation and quality are those on the new samples: the share of the functions that lies
+        in the span of e_1 … e_k there. Held-out samples show whether a direction that looks useful
+        is so beyond the sample that it was found on. The eigenvalues, and the order, are the old
+        ones. The e_k are not orthonormal on other samples, and are made so in their order.
 
-        Args, errors and warnings are those of :func:`decompose`, except that any number of samples
-        from 2 will do.
+        Arguments, errors and warnings are those of :func:`decompose`.
 
         Example:
             >>> import torch
@@ -76,14 +78,28 @@ class Decomposition:
                 f"features: expected {len(self.eigenvalues)} columns as in the decomposition, "
                 f"got {tuple(features.shape)}"
             )
+        warn_if_few_samples(features, stacklevel=2)
         curves = {}
         with exact_arithmetic(features.device):
             for name, (values, dtype) in spans.items():
                 moments = _moments(features, values)
                 span = _span(moments, rank_tolerance(dtype))
-                curves[name] = share_of_span(moments, span, self.eigenvalues, self.directions)
+                directions, sizes = self._orthonormal(moments.feature_covariance)
+                curves[name] = share_of_span(moments, span, sizes, directions)
         _warn_of_constant(curves)
         return replace(self, utilization=curves["outputs"], quality=curves.get("targets"))
+
+    def _orthonormal(self, covariance: Tensor) -> tuple[Tensor, Tensor]:
+        """Directions whose first k span what those of e_1 … e_k do, orthonormal under another
+        covariance; and 1 for each that is defined, else 0."""
+        defined = self.eigenvalues > EIGENVALUE_RESOLUTION * self.eigenvalues[0]
+        scale = torch.where(defined, self.eigenvalues, 1.0).rsqrt() * defined
+        functions = self.directions.to(covariance) * scale  # e_k in terms of features, (p, p)
+        gram = functions.T @ covariance @ functions
+        # Fewer samples than functions make some of these depend on others: they become tiny.
+        lower = torch.linalg.cholesky(gram + torch.diag(torch.where(defined, ALMOST_ZERO, 1.0)))
+        mixed = torch.linalg.solve_triangular(lower, functions.T, upper=False).T
+        return mixed, defined.to(covariance.dtype)
 
 
 def decompose(

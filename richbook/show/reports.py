@@ -36,7 +36,7 @@ def plot_report(report: Report, ax: Sequence[Axes] | None = None) -> list[Axes]:
         >>> model = torch.nn.Sequential(*layers)
         >>> report = measure(model, [torch.randn(200, 4)])
         >>> [axes.get_xlabel() for axes in plot_report(report)]
-        ['eigenfunctions, k', 'eigenfunctions, k']
+        ['number of eigenfunctions $k$', 'number of eigenfunctions $k$']
     """
     _check(report)
     curves = report.decomposition
@@ -90,19 +90,20 @@ def plot_profile(reports: Report | Sequence[Report], ax: Axes | None = None) -> 
             "reports: expected reports of the same layers, as from measure(..., layers=[...])"
         )
     ax = get_axes(ax)
-    places = np.arange(1, len(reports[0].layers) + 2)
+    places, ends = np.arange(1, len(reports[0].layers) + 2), []
     for attribute, style in (("isotropic_d_lr", {"linewidth": 0.9}), ("d_lr", {"marker": "o"})):
         values = np.array([_along(report, attribute) for report in reports])
         color = COLORS["d_lr"] if attribute == "d_lr" else COLORS["floor"]
         draw_band(ax, places, (values.mean(0), values.min(0), values.max(0)), color, **style)
-        end = "$D_{\\mathrm{LR}}$" if attribute == "d_lr" else "isotropic"
-        label_ends(ax, [(places[-1], values.mean(0)[-1], end, color)])
+        name = AXIS_LABELS["d_lr"] if attribute == "d_lr" else "isotropic"
+        ends.append((places[-1], values.mean(0)[-1], name, color))
     ticks = [*(layer.name for layer in reports[0].layers), f"input of {reports[0].head}"]
     crowded = sum(map(len, ticks)) > 60
     ax.set_xticks(places, ticks, rotation=30 if crowded else 0, ha="right" if crowded else "center")
     ax.set_xlabel("layer, in the order of the forward pass")
     ax.set_ylabel(AXIS_LABELS["d_lr"])
     ax.set_ylim(bottom=0)
+    label_ends(ax, ends)
     return ax
 
 

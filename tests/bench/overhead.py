@@ -85,7 +85,7 @@ def run(thread_counts):
         ["", "threads", "forward", "measure", "with all layers"],
         rows,
         [
-            f"Target for measure: at most {TARGET}×. It includes the spectrum, the interval and NC1",
-            "to NC4. Best of several, taken in turns.",
+            f"Target for measure: at most {TARGET}×. It includes the spectrum, the interval and",
+            "NC1 to NC4. Best of several, taken in turns.",
         ],
     )

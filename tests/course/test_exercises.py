@@ -74,6 +74,18 @@ def transposed_eigenpairs(features):
     return values.flip(0), features @ directions.flip(1) / values.flip(0).sqrt()
 
 
+def ratio_of_traces(features, labels):
+    """The mistake of chapter 6: Tr Σ_W / Tr Σ_B."""
+    means = torch.stack([features[labels == c].mean(0) for c in labels.unique()])
+    within = (features - means[labels]).square().sum() / len(features)
+    return within / (means - means.mean(0)).square().sum()
+
+
+def balanced_simplex(threshold):
+    labels = torch.arange(100) % 10
+    return torch.eye(10, dtype=torch.float64)[labels], labels
+
+
 WRONG = {
     "0.1": lambda labels: labels[:, None].double(),
     "0.2": lambda sweep: {"weight_decay": 0.0, "target_scale": 0.1, "learning_rate": 1e-3},
@@ -88,6 +100,9 @@ WRONG = {
     "4.1": naive_d_lr,
     "4.2": lambda dim, rank: 1 - rank / dim,
     "4.3": lambda features: 2 * features,
+    "6.1": ratio_of_traces,
+    "6.2": balanced_simplex,
+    "6.3": lambda classes, width: torch.eye(classes, width),
 }
 
 

@@ -10,13 +10,15 @@ from tests.measure.reference import put
 
 
 def by_hand(old, new, values, rank):
-    """The shares from n×n matrices: e_k(x') = E_x[Φ(x')·Φ(x) e_k(x)] / ρ_k at the new samples."""
+    """The shares from n×n matrices: e_k(x') = E_x[Φ(x')·Φ(x) e_k(x)] / ρ_k at the new samples, made
+    orthonormal in their order there."""
     centre = old.mean(0)
     count = old.shape[1]
     sizes, functions = reference.eigenpairs(reference.centred(reference.kernel(old)), count)
     there = (new - centre) @ (old - centre).T @ functions / len(old) / sizes
     projector = reference.centred(reference.span_projector(values, rank))
-    used = np.einsum("nk,nm,mk->k", there, projector, there) / len(new)
+    basis = np.linalg.qr(there - there.mean(0))[0]
+    used = np.einsum("nk,nm,mk->k", basis, projector, basis)
     return used.cumsum() / np.trace(projector)
 
 
@@ -76,6 +78,28 @@ def test_a_direction_that_is_good_on_its_sample_only():
     fresh_targets = torch.randint(2, (20_000, 1), generator=draw).float()
     there = found.on(fresh, fresh[:, :1], fresh_targets)
     assert float(there.quality[-1]) < 0.03
+
+
+def test_utilisation_ends_at_one_wherever_outputs_are_affine(device):
+    """Also on samples from elsewhere, and where only the old or only the new ones are few."""
+    old, _ = reference.problem(4, n=70, p=6)
+    head = np.random.default_rng(0).normal(size=(6, 3))
+    found = decompose(put(device, old), put(device, old @ head))
+    new = 3 * reference.problem(5, n=40, p=6)[0] + 7
+    curve = found.on(put(device, new), put(device, new @ head + 1)).utilization
+    assert float(curve[-1]) == pytest.approx(1, abs=1e-8) and bool((curve.diff() >= -1e-12).all())
+    with pytest.warns(DegenerateWarning, match="5 samples for 6 features"):
+        few = found.on(put(device, new[:5]), put(device, new[:5] @ head)).utilization
+    assert float(few[-1]) == pytest.approx(1, abs=1e-6)
+
+
+def test_dead_units_are_left_out(device):
+    old, outputs = reference.problem(6, n=70, p=6, c=3)
+    padded = np.concatenate([old, np.zeros((70, 2))], axis=1)
+    found = decompose(put(device, padded), put(device, outputs))
+    plain = decompose(put(device, old), put(device, outputs))
+    there, expected = found.on(put(device, padded), put(device, outputs)), plain.utilization
+    assert torch.allclose(there.utilization[:6], expected, atol=1e-8)
 
 
 def test_bad_input_and_degenerate_input():

@@ -1,5 +1,5 @@
 """The checks of the book's exercises, a module a chapter. Importing this registers them all."""
 
-from richbook.course.exercises import chapter0, chapter1, chapter2, chapter3, chapter4
+from richbook.course.exercises import chapter0, chapter1, chapter2, chapter3, chapter4, chapter6
 
-__all__ = ["chapter0", "chapter1", "chapter2", "chapter3", "chapter4"]
+__all__ = ["chapter0", "chapter1", "chapter2", "chapter3", "chapter4", "chapter6"]

@@ -139,6 +139,7 @@ class Accumulator:
             self.span = output_span(moments.output_mean, moments.output_covariance, tolerance)
 
     def seen_by_head(self, moments: Moments) -> Moments:
+        """Moments whose outputs were the head's features, with the head's functions instead."""
         return self.head_functions.moments(moments)
 
     def quality(self) -> tuple[Moments, OutputSpan] | None:
