@@ -45,11 +45,14 @@ def plot_report(report: Report, ax: Sequence[Axes] | None = None) -> list[Axes]:
     left, right = get_axes(ax, 1, 2, size=(8.4, 3.4))
     log = report.width > 100
     plot_spectrum(curves.eigenvalues, rank=report.rank, log=log, ax=left)
-    drawn = {"utilisation": curves.utilization}
+    plot_utilization(curves.utilization, rank=report.rank, log=log, ax=right)
     if curves.quality is not None:
-        drawn["quality"] = curves.quality
-    plot_utilization(drawn, rank=report.rank, log=log, ax=right)
-    right.set_ylabel(r"cumulative $\hat\Pi(k)$, $\Pi^*(k)$")
+        places = np.arange(1, report.width + 1)
+        color, dashes = COLORS["quality"], (0, (4, 2))
+        right.plot(places, curves.quality.cpu(), color=color, linestyle=dashes, label="quality")
+        right.get_lines()[0].set_label("utilisation")
+        right.legend(loc="lower right", labelcolor="linecolor", frameon=False)
+        right.set_ylabel(r"cumulative $\hat\Pi(k)$ and $\Pi^*(k)$")
     title = f"$D_{{\\mathrm{{LR}}}}$ {report.d_lr:.3f}"
     if report.interval:
         title += f"   95 %: {report.interval.low:.3f} to {report.interval.high:.3f}"

@@ -18,6 +18,7 @@ COLORS = {
     "Z": "#009E73",
     "accuracy": "#333333",
     "utilization": "#0072B2",
+    "quality": "#CC79A7",
     "s_init": "#4D4D4D",
     "parameter_norm": "#7F7F7F",
     "nc1": "#A6A6A6",
