@@ -171,10 +171,10 @@ def _block_moments(features: Tensor, outputs: Tensor, exact_outputs: bool) -> Mo
         count=count,
         feature_mean=feature_mean,
         output_mean=output_mean,
-        feature_scatter=to_float64(symmetric_product(centred_features))
+        feature_scatter=symmetric_product(centred_features)
         - count * _outer(feature_rest, feature_rest),
         cross_scatter=cross_product(centred_features, centred_outputs)
         - count * _outer(feature_rest, output_rest),
-        output_scatter=to_float64(symmetric_product(centred_outputs))
+        output_scatter=symmetric_product(centred_outputs)
         - count * _outer(output_rest, output_rest),
     )

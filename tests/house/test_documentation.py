@@ -4,10 +4,12 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import re
 
 import pytest
 
 import richbook
+from tests.house.closure import ROOT
 
 SKIPPED = {"richbook.__main__"}  # importing it runs the command
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
@@ -90,3 +92,10 @@ def test_public_name_has_a_runnable_example(name):
         return
     candidates = [value, *(makers(name) if inspect.isclass(value) else [])]
     assert any(map(shows_an_example, candidates)), f"richbook.{name} shows no example"
+
+
+def test_readme_names_what_exists():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"richbook\.([A-Za-z_]+)\(", text))
+    assert len(names) > 10
+    assert sorted(name for name in names if not hasattr(richbook, name)) == []

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from richbook.measure.products import frobenius, symmetric_product
+from richbook.measure.products import cross_product, frobenius, symmetric_product
 from tests.measure.reference import array, put
 
 
@@ -26,6 +26,17 @@ def test_symmetric_product_keeps_gradients_and_batches(device):
     np.testing.assert_allclose(array(values.grad), wanted, rtol=1e-3, atol=1e-3)
     batch = symmetric_product(values.detach().expand(2, 3, 600))
     assert batch.shape == (2, 600, 600)
+
+
+@pytest.mark.parametrize("count", [100, 511, 512, 3000])
+def test_narrow_products_in_float32_lose_nothing(device, count):
+    """Nine points, each many times: rounding errors that agree with each other add up."""
+    points = np.random.default_rng(9).normal(size=(9, 5))
+    values = put(device, points[np.arange(count) % 9] + 2, torch.float32)
+    wanted = array(values).T @ array(values)
+    for product in (symmetric_product(values), cross_product(values, values)):
+        assert product.dtype == torch.float64
+        np.testing.assert_allclose(array(product), wanted, rtol=1e-6)
 
 
 def test_frobenius_norm_is_exact_and_safe(device):

@@ -92,14 +92,16 @@ def measure(
         found.add(batch)
     with exact_arithmetic(found.moments.feature_mean.device), torch.no_grad():
         found.finish()
-        return _report(found, passes.head_name)
+        return _report(found, passes)
 
 
-def _report(found: Accumulator, head_name: str) -> Report:
+def _report(found: Accumulator, passes: ForwardPasses) -> Report:
     moments, span, notes = found.richness, found.span, []
     message = degeneracy(moments, span, found.dtype)
     if message:
         notes.append(message)
+    if passes.position == "all":
+        notes.append("neighbouring tokens are not independent: the interval is too narrow")
     value = float(distance_to_span(moments, span, found.dtype))
     if message and value != value:
         warnings.warn(message, DegenerateWarning, stacklevel=3)
@@ -121,7 +123,7 @@ def _report(found: Accumulator, head_name: str) -> Report:
         width=found.width,
         outputs=found.outputs,
         precision=str(found.precision).removeprefix("torch."),
-        head=head_name,
+        head=passes.head_name,
         decomposition=_decomposition(found, eigenvalues, directions),
         collapse=collapse,
         layers=tuple(_layer(found, name, rank) for name in found.layers),

@@ -181,6 +181,23 @@ def test_constant_features_warn_and_are_nan():
     assert "nan" in str(report) and "nan" in report._repr_html_()
 
 
+def test_tokens():
+    """Each position is a sample, or one of them; of all, the interval is said to be too narrow."""
+    torch.manual_seed(0)
+    embedding, body, head = nn.Embedding(9, 16), nn.Linear(16, 12), nn.Linear(12, 5)
+    model = nn.Sequential(embedding, body, nn.Tanh(), head)
+    tokens, labels = torch.randint(9, (300, 7)), torch.randint(5, (300, 7))
+    every = richbook.measure(model, loader(tokens, labels), position="all")
+    last = richbook.measure(model, loader(tokens, labels), position=-1)
+    features, outputs = inside(model, tokens)
+    expected = float(richbook.d_lr(features.flatten(0, 1), outputs.flatten(0, 1)))
+    assert every.samples == 2100 and every.d_lr == pytest.approx(expected, abs=1e-6)
+    assert last.d_lr == pytest.approx(float(richbook.d_lr(features[:, -1], outputs[:, -1])))
+    assert any("neighbouring tokens" in text for text in every.warnings) and not last.warnings
+    with pytest.raises(RichbookError, match="position"):
+        richbook.measure(model, loader(tokens, labels))
+
+
 def test_few_samples():
     model, (inputs, labels) = network(), samples(30)
     report = richbook.measure(model, loader(inputs, labels, block=8))
