@@ -86,6 +86,40 @@ def balanced_simplex(threshold):
     return torch.eye(10, dtype=torch.float64)[labels], labels
 
 
+def curve_in(directions, sample, values, scale=None):
+    """Cumulative share of the span of ``values`` along ``directions`` of the sample's features."""
+    functions = sample @ directions
+    functions = functions / (functions.square().mean(0).sqrt() if scale is None else scale)
+    left = torch.linalg.qr(values)[0]
+    shares = (left.T @ functions).square().sum(0) / len(sample)
+    return shares.cumsum(0) / (left - left.mean(0)).square().sum()
+
+
+def kernel_directions(features):
+    return torch.linalg.eigh(torch.cov(features.T))[1].flip(1)
+
+
+def centred(values):
+    return values - values.mean(0)
+
+
+def uncentred_utilization(features, outputs):
+    directions = torch.linalg.eigh(features.T @ features)[1].flip(1)
+    return curve_in(directions, features, outputs)
+
+
+def nystrom_as_it_is(features, new_features, new_targets):
+    """Exercise 5.3 without making the functions orthonormal at the new samples."""
+    scale = (centred(features) @ kernel_directions(features)).square().mean(0).sqrt()
+    sample = new_features - features.mean(0)
+    return curve_in(kernel_directions(features), sample, new_targets, scale)
+
+
+def output_of(features, weights, normalised=True):
+    functions = centred(features) @ kernel_directions(features)
+    return functions / (functions.square().mean(0).sqrt() if normalised else 1) @ weights
+
+
 WRONG = {
     "0.1": lambda labels: labels[:, None].double(),
     "0.2": lambda sweep: {"weight_decay": 0.0, "target_scale": 0.1, "learning_rate": 1e-3},
@@ -100,6 +134,9 @@ WRONG = {
     "4.1": naive_d_lr,
     "4.2": lambda dim, rank: 1 - rank / dim,
     "4.3": lambda features: 2 * features,
+    "5.1": uncentred_utilization,
+    "5.2": output_of,  # the share is the square of the coefficient
+    "5.3": nystrom_as_it_is,
     "6.1": ratio_of_traces,
     "6.2": balanced_simplex,
     "6.3": lambda classes, width: torch.eye(classes, width),
@@ -122,10 +159,18 @@ MORE_WRONG = [
     ),
     ("3.2", lambda outputs, values: values),
     ("3.2", lambda outputs, values: values - values.mean()),
+    ("5.1", lambda x, f: curve_in(kernel_directions(x), centred(x), f).diff(prepend=f[:1, 0] * 0)),
+    ("5.1", lambda x, f: curve_in(kernel_directions(x).flip(1), centred(x), f)),
+    ("5.1", lambda x, f: curve_in(kernel_directions(x), centred(x), centred(f))),
+    ("5.2", lambda x, shares: output_of(x, shares.sqrt(), normalised=False)),
+    ("5.2", lambda x, shares: output_of(x, shares.sqrt()) + 1),
+    ("5.3", lambda x, new, y: curve_in(kernel_directions(new), centred(new), y)),
+    ("5.3", lambda x, new, y: curve_in(kernel_directions(x), centred(new), y)),
 ]
 RIGHT = [  # the same answers in other styles
     ("2.1", lambda features: numpy_eigenpairs(features.numpy())),
     ("4.2", lambda dim, rank: 1 - torch.sqrt(torch.tensor(rank / dim))),
+    ("5.2", lambda features, shares: -7 * output_of(features, shares.sqrt())[:, None]),
     ("1.2", lambda a, b: float(norms([y - x for x, y in zip(a, b, strict=True)]) / norms(a))),
 ]
 

@@ -1,5 +1,13 @@
 """The checks of the book's exercises, a module a chapter. Importing this registers them all."""
 
-from richbook.course.exercises import chapter0, chapter1, chapter2, chapter3, chapter4, chapter6
+from richbook.course.exercises import (
+    chapter0,
+    chapter1,
+    chapter2,
+    chapter3,
+    chapter4,
+    chapter5,
+    chapter6,
+)
 
-__all__ = ["chapter0", "chapter1", "chapter2", "chapter3", "chapter4", "chapter6"]
+__all__ = ["chapter0", "chapter1", "chapter2", "chapter3", "chapter4", "chapter5", "chapter6"]

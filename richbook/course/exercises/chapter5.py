@@ -1,4 +1,4 @@
-"""Checks of chapter 5: the utilisation curve, outputs that use weak directions, held-out quality."""
+"""Checks of chapter 5: the utilisation curve, outputs of weak directions, held-out quality."""
 
 import torch
 from torch import Tensor

@@ -30,7 +30,7 @@ class LayerRichness:
     samples: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """The richness of a network on the samples of one loader; see :func:`measure`.
 
@@ -141,6 +141,9 @@ class Report:
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
         lines = [f"{a:{widths[0]}}  {b:>{widths[1]}}  {c}" for a, b, c in rows]
         return "\n".join([*lines, *(f"warning: {text}" for text in self.warnings)])
+
+    def __repr__(self) -> str:
+        return str(self)  # not the tensors
 
     def _repr_html_(self) -> str:
         cells = (
