@@ -1,5 +1,7 @@
 """What ``measure`` costs beside the forward passes that it cannot avoid."""
 
+import itertools
+
 import torch
 from torch import nn
 
@@ -26,14 +28,15 @@ class Block(nn.Module):
 
 
 def resnet():
-    """Three residual blocks on 28×28 images, widths 16, 32 and 64."""
-    sizes = [(1, 16, 1), (16, 32, 2), (32, 64, 2)]
+    """ResNet-20 for 32×32 images: three stages of three blocks, widths 16, 32 and 64."""
+    widths = [3, 16, 16, 16, 32, 32, 32, 64, 64, 64]
+    sizes = [(a, b, 2 if b == 2 * a else 1) for a, b in itertools.pairwise(widths)]
     blocks = [Block(*size) for size in sizes]
     return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
 
 
 class Transformer(nn.Module):
-    """Two layers of width 128 on 16 tokens, with a head on the last one."""
+    """Two layers of width 128 on 64 tokens, with a head on the last one."""
 
     def __init__(self):
         super().__init__()
@@ -48,11 +51,11 @@ class Transformer(nn.Module):
 
 def problems():
     generator = torch.Generator().manual_seed(0)
-    images = torch.randn(SAMPLES, 1, 28, 28, generator=generator)
-    tokens = torch.randint(64, (SAMPLES, 16), generator=generator)
+    images = torch.randn(SAMPLES, 3, 32, 32, generator=generator)
+    tokens = torch.randint(64, (SAMPLES, 64), generator=generator)
     labels = torch.randint(10, (SAMPLES,), generator=generator)
     for name, model, inputs in (
-        ("ResNet, 3 blocks, p = 64", resnet(), images),
+        ("ResNet-20, p = 64", resnet(), images),
         ("transformer, 2 layers, p = 128", Transformer(), tokens),
     ):
         yield name, model.eval(), list(zip(inputs.split(BATCH), labels.split(BATCH), strict=True))

@@ -59,7 +59,8 @@ def by_ckatorch(a, b):
 def by_ckatorch_in_batches(a, b):
     from ckatorch import cka_batch
 
-    return cka_batch(*(values.reshape(-1, BATCH, values.shape[1]) for values in (a, b)))
+    rows = min(BATCH, len(a))
+    return cka_batch(*(values.reshape(-1, rows, values.shape[1]) for values in (a, b)))
 
 
 class Given(torch.nn.Module):
@@ -92,23 +93,24 @@ def by_rsatoolbox(a, b):
     return compare(*distances, method="cosine_cov")
 
 
-#: The package, what is called there, which CKA that is, and how.
+#: What is called, by package: which CKA that is, and how it is called.
 CALLS = {
-    "richbook": ("cka", "linear", cka),
-    "pytorch-cka": ("cka_from_features", "unbiased", by_pytorch_cka),
-    "ckatorch": ("cka_base", "linear", by_ckatorch),
-    "ckatorch ": ("cka_batch", "in batches", by_ckatorch_in_batches),
-    "torch-cka": ("CKA.compare", "in batches", by_torch_cka),
-    "rsatoolbox": ("compare, cosine_cov", "linear", by_rsatoolbox),
+    ("richbook", "cka"): ("linear", cka),
+    ("pytorch-cka", "cka_from_features"): ("unbiased", by_pytorch_cka),
+    ("ckatorch", "cka_base"): ("linear", by_ckatorch),
+    ("ckatorch", "cka_batch"): ("in batches", by_ckatorch_in_batches),
+    ("torch-cka", "CKA.compare"): ("in batches", by_torch_cka),
+    ("rsatoolbox", "compare"): ("linear", by_rsatoolbox),
 }
+OURS = ("richbook", "cka")
 
 
-def asked(package, measure):
+def asked(which, measure):
     """A function of features and what they are compared with, giving a float."""
-    call = CALLS[package][-1]
+    _, call = CALLS[which]
     if measure == "cka":
         return lambda a, b: float(call(a, b).squeeze())
-    if package == "richbook":
+    if which == OURS:
         return lambda features, outputs: float(d_lr(features, outputs))
     return lambda features, outputs: 1 - float(call(features, basis(outputs)).squeeze())
 
@@ -129,11 +131,9 @@ def definition(measure, kind, a, b):
         return float((a.T @ b).square().sum()) / size
     rows = BATCH if kind == "in batches" else len(a)
     parts = list(zip(a.split(rows), b.split(rows), strict=True))
-    cross, *own = (sum(hsic(*pick(*part)) for part in parts) for pick in PICKS)
-    return cross / math.sqrt(math.prod(own))
-
-
-PICKS = (lambda a, b: (a, b), lambda a, b: (a, a), lambda a, b: (b, b))
+    cross = sum(hsic(part_a, part_b) for part_a, part_b in parts)
+    own_a, own_b = (sum(hsic(part, part) for part in x.split(rows)) for x in (a, b))
+    return cross / math.sqrt(own_a * own_b)
 
 
 def hsic(a, b):
@@ -147,14 +147,12 @@ def hsic(a, b):
     return float(trace + means - 2 / (n - 2) * (sums_a @ sums_b))
 
 
-def child(package, measure, pair, offset, threads):
+def child(package, name, measure, pair, offset, threads):
     """One call, then more of it in turns with ours; prints what came out as JSON."""
     torch.set_num_threads(int(threads))
     data = problem(pair, float(offset))
-    call, ours = asked(package, measure), asked("richbook", measure)
-    small = [values[:BATCH] for values in data]
-    ours(*small)
-    value, said = attempt(call, small)  # imports what it needs
+    call, ours = asked((package, name), measure), asked(OURS, measure)
+    attempt(call, [values[:50] for values in data])  # imports what it needs
     before, started = peak(), time.perf_counter()
     value, said = attempt(call, data)
     seconds, after = time.perf_counter() - started, peak()
@@ -174,9 +172,9 @@ def attempt(call, data):
         return None, f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
-def measured(package, measure, pair, offset, threads):
+def measured(which, measure, pair, offset, threads):
     """What ``child`` found, or what stopped it."""
-    given = [package, measure, pair, str(offset), str(threads)]
+    given = [*which, measure, pair, str(offset), str(threads)]
     variables = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     environment = os.environ | dict.fromkeys(variables, str(threads))
     command = [sys.executable, "-m", "tests.bench.peers", *given]
@@ -217,19 +215,16 @@ def times_of(found):
 def compare(title, measure, pair, thread_counts, offsets, notes):
     """One table: a row a call; times at every number of threads, errors at every offset."""
     rows = []
-    for package, (name, kind, _) in CALLS.items():
-        row = [
-            package.strip(),
-            "d_lr" if (measure, package) == ("d_lr", "richbook") else name,
-            kind,
-        ]
+    for which, (kind, _) in CALLS.items():
+        package, name = which
+        row = [package, "d_lr" if (which, measure) == (OURS, "d_lr") else name, kind]
         for threads in thread_counts:
-            found = measured(package, measure, pair, offsets[0], threads)
+            found = measured(which, measure, pair, offsets[0], threads)
             row += times_of(found)
         row.append(f"{found['held'] / MEBIBYTE:.0f} MiB" if "held" in found else "")
         for offset in offsets:
             if offset != offsets[0]:
-                found = measured(package, measure, pair, offset, thread_counts[-1])
+                found = measured(which, measure, pair, offset, thread_counts[-1])
             row.append(error_of(found, definition(measure, kind, *problem(pair, offset))))
         rows.append(row)
     columns = ["package", "call", "CKA"]
@@ -242,10 +237,10 @@ def compare(title, measure, pair, thread_counts, offsets, notes):
 def main():
     if len(sys.argv) > 1:
         return child(*sys.argv[1:])
-    print(", ".join(f"{name} {metadata.version(name)}" for name in CALLS if name == name.strip()))
-    print(
-        f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} processors"
-    )
+    packages = dict.fromkeys(package for package, _ in CALLS)
+    print(", ".join(f"{package} {metadata.version(package)}" for package in packages))
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+    print(f"{versions}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")
     shape = f"n = {SAMPLES}, p = {FEATURES}, C = {OUTPUTS}, float32"
     threads = [1, 2] if (os.cpu_count() or 1) > 1 else [1]
     kinds = [
