@@ -54,7 +54,17 @@ def finish(moments: Moments, span: OutputSpan, dtype: torch.dtype) -> Tensor:
 def one_minus_cosine(
     kernel_size: Tensor, cross: Tensor, covariance: Tensor, mean: Tensor, span: OutputSpan
 ) -> Tensor:
-    """1 − Tr(A K Aᵀ) / (‖Σ_ΦΦ‖ ‖S K‖), where K inverts the Gram matrix S + mmᵀ of g + m.
+    """1 − Tr(A K Aᵀ) / (‖Σ_ΦΦ‖ ‖S K‖), shape (...); ``kernel_size`` is ‖Σ_ΦΦ‖, shape (...), and the
+    rest as in :func:`overlap_and_size`."""
+    overlap, size = overlap_and_size(cross, covariance, mean, span)
+    value = 1 - (overlap / (kernel_size * size)).clamp(0, 1)
+    return torch.where(span.centred_rank > 0, value, torch.nan)
+
+
+def overlap_and_size(
+    cross: Tensor, covariance: Tensor, mean: Tensor, span: OutputSpan
+) -> tuple[Tensor, Tensor]:
+    """Tr(A K Aᵀ) and ‖S K‖, both (...), where K inverts the Gram matrix S + mmᵀ of g + m.
 
     S is the identity up to rounding and the mean of g is zero up to rounding; both stay in the
     formula because they carry the gradient with respect to the outputs, and the weights of a
@@ -62,7 +72,6 @@ def one_minus_cosine(
     of 1e6, S would drown in mmᵀ.
 
     Args:
-        kernel_size: ‖Σ_ΦΦ‖, shape (...).
         cross: A = Σ_Φg, shape (..., p, C).
         covariance: S = Cov(g), shape (..., C, C), zero outside the kept columns.
         mean: E[g], shape (..., C).
@@ -75,9 +84,7 @@ def one_minus_cosine(
     inner = inverse - tilt[..., :, None] * tilt[..., None, :] / shrink[..., None, None]  # K
     overlap = (cross @ inner * cross).sum((-2, -1))
     projector = inner @ covariance  # K S
-    size = (projector * projector.mT).sum((-2, -1)).sqrt()
-    value = 1 - (overlap / (kernel_size * size)).clamp(0, 1)
-    return torch.where(span.centred_rank > 0, value, torch.nan)
+    return overlap, (projector * projector.mT).sum((-2, -1)).sqrt()
 
 
 def constant_features(moments: Moments, dtype: torch.dtype) -> Tensor:

@@ -4,9 +4,8 @@ A small sample makes lazy features look richer and rich ones lazier, by more tha
 sample to sample. An interval around the value itself therefore misses; both methods here estimate
 the bias and subtract it. Chapter 5 derives the bias and measures how often each interval covers.
 
-Nothing is measured anew for each resampling. The jackknife subtracts a group's sums from those of
-all samples. For the bootstrap, with weights w_i that sum to 1, features x_i centred on the mean of
-all samples, and m = Σ w_i x_i,
+The bootstrap measures nothing anew for each resampling. With weights w_i that sum to 1, features
+x_i centred on the mean of all samples, and m = Σ w_i x_i,
 
     ‖Σ_w‖² = Σ_ij w_i w_j (x_i·x_j)² − 2 Σ_i w_i (x_i·m)² + |m|⁴,
 
@@ -15,6 +14,7 @@ so that one n×n product serves all of them.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +22,7 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from richbook.measure.distance import low_rank_distance, one_minus_cosine
-from richbook.measure.errors import RichbookError
+from richbook.measure.errors import DegenerateWarning, RichbookError
 from richbook.measure.inputs import (
     as_samples,
     check_finite,
@@ -32,14 +32,17 @@ from richbook.measure.inputs import (
     rank_tolerance,
     to_float64,
 )
+from richbook.measure.jackknife import LOST_VARIANCE, leave_groups_out
 from richbook.measure.moments import Moments
-from richbook.measure.products import centre, frobenius
+from richbook.measure.products import centre
 from richbook.measure.span import OutputSpan, output_span
 
 #: Groups of a jackknife, and resamplings of a bootstrap.
 GROUPS, REPLICATES = 20, 400
 #: Samples that are resampled; of more, so many are drawn.
 MOST_SAMPLES = 2048
+#: Sets the draws apart from those of a user who has shuffled the data with the same small seed.
+SEED_OFFSET = 7_368_787
 
 
 @dataclass(frozen=True)
@@ -69,12 +72,13 @@ def d_lr_interval(
 ) -> Interval:
     """Estimate an interval for the D_LR that infinitely many samples of this kind would give.
 
-    "jackknife" leaves out each of 20 random groups in turn (the delete-a-group jackknife): with
-    pseudo-values v_g = 20 D − 19 D_(−g), the interval is mean(v) ± t · std(v)/√20, t the quantile
-    of Student's distribution with 19 degrees of freedom. "bootstrap" draws the samples again 400
-    times and reflects the quantiles q of the resampled values about D, [2D − q_high, 2D − q_low]
-    (the basic bootstrap; the percentile interval would double the bias). Both need independent
-    samples: the tokens of one text are not.
+    "jackknife" estimates D from unbiased moments (see ``jackknife.py``), with each of 20 random
+    groups left out in turn: with pseudo-values v_g = 20 D − 19 D_(−g), the interval is
+    mean(v) ± t · std(v)/√20, t the quantile of Student's distribution with 19 degrees of freedom.
+    It covers down to fewer samples than features. "bootstrap" draws the samples again 400 times and
+    reflects the quantiles q of the resampled values about D, [2D − q_high, 2D − q_low] (the basic
+    bootstrap; the percentile interval would double the bias), which takes several times more
+    samples than features. Both need independent samples: the tokens of one text are not.
 
     Args:
         features: Φ, shape (n, p). Of more than 2 048 samples that many are drawn, and the spread is
@@ -86,7 +90,11 @@ def d_lr_interval(
         precision: as in :func:`d_lr`.
 
     Returns:
-        An ``Interval``; nan where D_LR is.
+        An ``Interval``; nan where D_LR is, or where leaving samples out loses one of the outputs'
+        functions (a class with one sample).
+
+    Warns:
+        DegenerateWarning: "bootstrap" of fewer than 5 samples a feature, which covers too seldom.
 
     Raises:
         RichbookError: shapes that do not fit, fewer than 40 samples, a level outside (0, 1), an
@@ -108,8 +116,14 @@ def d_lr_interval(
         raise RichbookError(f"level: expected a share between 0 and 1, got {level!r}")
     if method not in ("jackknife", "bootstrap"):
         raise RichbookError(f"method: expected 'jackknife' or 'bootstrap', got {method!r}")
+    if method == "bootstrap" and len(features) < 5 * features.shape[1]:
+        message = (
+            f"{len(features)} samples for {features.shape[1]} features: the bootstrap's interval "
+            "misses the truth more often than its level says; use method='jackknife'"
+        )
+        warnings.warn(message, DegenerateWarning, stacklevel=2)
     tolerance = rank_tolerance(checked_precision(precision, outputs.dtype))
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed + SEED_OFFSET)
     count, value = len(features), None
     if count > MOST_SAMPLES:
         with exact_arithmetic(features.device):
@@ -134,8 +148,8 @@ def interval_of_part(
     with exact_arithmetic(features.device), torch.no_grad():
         resampling = _Resampling(features, outputs, tolerance)
         if method == "jackknife":
-            here, left_out = resampling.without_groups(generator)
-            pseudo = GROUPS * here - (GROUPS - 1) * left_out
+            here, unbiased, left_out = resampling.without_groups(generator)
+            pseudo = GROUPS * unbiased - (GROUPS - 1) * left_out
             bias, error = here - float(pseudo.mean()), float(pseudo.std()) / GROUPS**0.5
             reach = float(stdtrit(GROUPS - 1, (1 + level) / 2)) * error
             below = above = reach
@@ -146,8 +160,8 @@ def interval_of_part(
             low, high = (drawn - drawn.mean()).cpu().quantile(quantiles).tolist()
             below, above = high, -low
     part = len(features) / count  # a bias falls with the samples, a spread with their root
-    centre_ = (here if value is None else value) - bias * part
-    ends = (centre_ - below * part**0.5, centre_ + above * part**0.5)
+    middle = (here if value is None else value) - bias * part
+    ends = (middle - below * part**0.5, middle + above * part**0.5)
     low, high = (min(max(end, 0.0), 1.0) if end == end else end for end in ends)
     return Interval(low, high, bias * part, error * part**0.5)
 
@@ -169,32 +183,12 @@ class _Resampling:
         if self.features.shape[1] > self.count:  # n coordinates hold all there is of n samples
             self.features = torch.linalg.qr(self.features.T, mode="r").R.T.contiguous()
 
-    def without_groups(self, generator: torch.Generator) -> tuple[float, Tensor]:
-        """D_LR of all samples, and without each of the random groups, shape (GROUPS,).
-
-        A sum over the rest is the sum over all less that over the group: each sample is multiplied
-        once. All sums are about the common mean, so little cancels.
-        """
-        group = torch.randperm(self.count, generator=generator) % GROUPS
-        members = [(group == g).nonzero()[:, 0].to(self.device) for g in range(GROUPS)]
-        parts = [self._sums(self.features[rows], self.outputs[rows]) for rows in members]
-        total = [sum(part) for part in zip(*parts, strict=True)]
-        rests = [[whole - left for whole, left in zip(total, part, strict=True)] for part in parts]
-        terms = [_terms(*sums) for sums in [total, *rests]]
-        stacked = [torch.stack(term) for term in zip(*terms, strict=True)]
-        values = one_minus_cosine(*stacked, self.span)
-        return float(values[0]), values[1:]
-
-    def _sums(self, features: Tensor, outputs: Tensor) -> list[Tensor]:
-        """The count and the sums of x, g, xxᵀ, xgᵀ and ggᵀ over some samples."""
-        return [
-            features.new_tensor(len(features)),
-            features.sum(0),
-            outputs.sum(0),
-            features.T @ features,
-            features.T @ outputs,
-            outputs.T @ outputs,
-        ]
+    def without_groups(self, generator: torch.Generator) -> tuple[float, float, Tensor]:
+        """D_LR as it is, from unbiased moments, and so without each random group (GROUPS,)."""
+        group = torch.rand(self.count, generator=generator).argsort() % GROUPS
+        rows = [(group == number).nonzero()[:, 0].to(self.device) for number in range(GROUPS)]
+        plain, unbiased, rest = leave_groups_out(self.features, self.outputs, self.span, rows)
+        return float(plain), float(unbiased), rest
 
     def with_replacement(self, generator: torch.Generator) -> tuple[float, Tensor]:
         """D_LR of all samples, and of samples drawn from them, shape (REPLICATES,)."""
@@ -217,25 +211,14 @@ class _Resampling:
         means = weights @ self.outputs  # (B, r)
         pairs = [self._covariances(row, mean) for row, mean in zip(weights, means, strict=True)]
         cross, covariance = (torch.stack(part) for part in zip(*pairs, strict=True))
-        return one_minus_cosine(size.clamp_min(0).sqrt(), cross, covariance, means, self.span)
+        values = one_minus_cosine(size.clamp_min(0).sqrt(), cross, covariance, means, self.span)
+        if len(self.span.kept) == 0:
+            return values
+        lost = torch.linalg.eigvalsh(covariance)[:, 0] < LOST_VARIANCE
+        return torch.where(lost, torch.nan, values)
 
     def _covariances(self, weights: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
         """Cov_w(x, g) and Cov_w(g), shapes (p, r) and (r, r)."""
         centred = self.outputs - mean
         weighted = weights[:, None] * centred
         return self.features.T @ weighted, centred.T @ weighted
-
-
-def _terms(
-    count: Tensor, feature_sum: Tensor, output_sum: Tensor, features: Tensor, cross: Tensor,
-    outputs: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """‖Σ_ΦΦ‖, Σ_Φg, Cov(g) and E[g] from sums; the p×p matrix is not kept."""
-    feature_mean, output_mean = feature_sum / count, output_sum / count
-    size = frobenius(features / count - torch.outer(feature_mean, feature_mean))
-    return (
-        size,
-        cross / count - torch.outer(feature_mean, output_mean),
-        outputs / count - torch.outer(output_mean, output_mean),
-        output_mean,
-    )

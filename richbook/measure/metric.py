@@ -8,6 +8,7 @@ nothing takes part too; computing merges the packets, which is exact.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -76,7 +77,9 @@ class LowRankMeasure(Metric):
         super().__init__(**kwargs)
         self.precision = precision and checked_precision(precision, torch.float32)
         self.add_state("packets", default=[], dist_reduce_fx="cat", persistent=True)
+        self.settled = False
         self.set_dtype(torch.float64)  # of the empty vector that an idle process sends
+        self.settled = True
 
     def update(self, features: Tensor, outputs: Tensor) -> None:
         """Add a batch: the input (n, p) and the output (n, C) of the last linear layer."""
@@ -101,6 +104,19 @@ class LowRankMeasure(Metric):
             span = output_span(moments.output_mean, moments.output_covariance, tolerance)
             warn_if_degenerate(moments, span, PRECISIONS[features], stacklevel=3)
             return distance_to_span(moments, span, PRECISIONS[features])
+
+    def plot(self, val: object = None, ax: object = None) -> tuple:
+        """Plot one value or several, as all torchmetrics do; returns the figure and the Axes."""
+        return self._plot(val, ax)
+
+    def _apply(self, fn: Callable, exclude_state: Sequence[str] = "") -> Metric:
+        """Move the state where ``fn`` moves the module, but leave it float64 once it is."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            there = fn(tensor)
+            return there if there.dtype == tensor.dtype else tensor.to(there.device)
+
+        return super()._apply(moved if self.settled else fn, exclude_state)
 
     @property
     def moments(self) -> Moments:

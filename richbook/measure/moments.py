@@ -107,15 +107,15 @@ class Moments:
             count=total,
             feature_mean=self.feature_mean + feature_step * (other.count / total),
             output_mean=self.output_mean + output_step * (other.count / total),
-            feature_scatter=self.feature_scatter
-            + other.feature_scatter
-            + weight * _outer(feature_step, feature_step),
-            cross_scatter=self.cross_scatter
-            + other.cross_scatter
-            + weight * _outer(feature_step, output_step),
-            output_scatter=self.output_scatter
-            + other.output_scatter
-            + weight * _outer(output_step, output_step),
+            feature_scatter=_plus_outer(
+                self.feature_scatter + other.feature_scatter, weight * feature_step, feature_step
+            ),
+            cross_scatter=_plus_outer(
+                self.cross_scatter + other.cross_scatter, weight * feature_step, output_step
+            ),
+            output_scatter=_plus_outer(
+                self.output_scatter + other.output_scatter, weight * output_step, output_step
+            ),
         )
 
     @property
@@ -156,6 +156,13 @@ class Moments:
                 f"expected {before[0]} features and {before[1]} outputs as in the samples before, "
                 f"got {features} features and {outputs} outputs"
             )
+
+
+def _plus_outer(matrix: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """matrix + left rightᵀ, with one pass over memory where there is but one matrix."""
+    if matrix.ndim == 2:
+        return torch.addr(matrix, left, right)
+    return matrix + _outer(left, right)
 
 
 def _outer(left: Tensor, right: Tensor) -> Tensor:

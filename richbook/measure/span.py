@@ -92,11 +92,11 @@ def span_of_scaled(
     )
     kept = variances > threshold
     inverse_root = torch.where(kept, variances, 1.0).rsqrt() * kept
-    # A dropped direction in which the mean is not zero is a constant function inside Ĥ.
+    # A dropped direction in which the mean is not zero is a constant function inside Ĥ, unless the
+    # mean there is as small as the variance for which it was dropped.
     along = (directions.mT @ mean[..., None])[..., 0]  # (..., C)
-    constant = (along.square() * ~kept).sum(-1) > _leak(
-        along * inverse_root, inverse_root, variances, size, tolerance
-    )
+    leak = _leak(along * inverse_root, inverse_root, variances, size, tolerance)
+    constant = (along.square() * ~kept).sum(-1) > torch.maximum(leak, threshold[..., 0])
     offset = along * inverse_root * ~constant[..., None]
     return OutputSpan(mean, directions * inverse_root[..., None, :], kept, offset, constant)
 

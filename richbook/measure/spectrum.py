@@ -28,7 +28,7 @@ from richbook.measure.span import OutputSpan, output_span
 ALMOST_ZERO = 1e-10
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Decomposition:
     """The centred kernel c(T) = Σ_k ρ_k |e_k⟩⟨e_k|, seen by the outputs and by the targets.
 

@@ -85,6 +85,16 @@ def test_is_part_of_its_models_checkpoint():
     assert model.half().richness.packets[0].dtype == torch.float64
 
 
+def test_stays_exact_when_its_module_is_cast():
+    metric = fed(LowRankMeasure(), batches()).to(torch.bfloat16)
+    assert float(metric.compute()) == pytest.approx(EXPECTED, abs=1e-9)
+
+
+def test_plots_like_other_metrics():
+    figure, axes = fed(LowRankMeasure(), batches()).plot()
+    assert axes.get_ylim()[0] <= 0 and figure is axes.figure
+
+
 def test_in_a_collection():
     collection = MetricCollection({"d_lr": LowRankMeasure(), "again": LowRankMeasure()})
     for features, outputs in batches():

@@ -6,8 +6,6 @@ they are functions of the features and the head, and their own moments are never
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 import torch
 from torch import Tensor, nn
 
@@ -15,83 +13,69 @@ from richbook.measure.capture import Batch
 from richbook.measure.class_moments import ClassMoments
 from richbook.measure.errors import RichbookError
 from richbook.measure.head import HeadFunctions, checked_head, features_twice, head_functions
-from richbook.measure.inputs import rank_tolerance, to_float64
+from richbook.measure.inputs import check_finite, rank_tolerance, to_float64
 from richbook.measure.interval import MOST_SAMPLES
 from richbook.measure.moments import Moments
+from richbook.measure.network.affine import affine_map
 from richbook.measure.network.kept import Kept
 from richbook.measure.network.labels import TargetReader
 from richbook.measure.span import OutputSpan, output_span
 
 #: A wider layer's moments would take more than 128 MiB; it is measured on the kept samples.
 WIDEST_LAYER = 4096
-#: Small batches are joined to so many rows, or so many bytes, before they are multiplied.
-JOINED_ROWS, JOINED_BYTES = 1024, 2**26
-
-
-def joined(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """The same rows in fewer, larger batches: a batch of 100 is all overhead."""
-    waiting: list[Batch] = []
-    rows = size = 0
-    for batch in batches:
-        waiting.append(batch)
-        rows += len(batch.features)
-        tensors = [batch.features, batch.outputs, *batch.layers.values()]
-        size += sum(tensor.nbytes for tensor in tensors)
-        if rows >= JOINED_ROWS or size >= JOINED_BYTES:
-            yield _join(waiting)
-            waiting, rows, size = [], 0, 0
-    if waiting:
-        yield _join(waiting)
-
-
-def _join(batches: list[Batch]) -> Batch:
-    if len(batches) == 1:
-        return batches[0]
-    has_targets = all(batch.targets is not None for batch in batches)
-    return Batch(
-        features=torch.cat([batch.features for batch in batches]),
-        outputs=torch.cat([batch.outputs for batch in batches]),
-        targets=torch.cat([batch.targets for batch in batches]) if has_targets else None,
-        layers={
-            name: torch.cat([batch.layers[name] for batch in batches])
-            for name in batches[0].layers
-        },
-    )
+#: A head that is not affine has its outputs' covariance formed, for no more outputs than this.
+MOST_OUTPUTS = 8192
 
 
 class Accumulator:
     """Adds batches, and at the end tells the moments and what the outputs span."""
 
-    def __init__(self, first: Batch, head: nn.Module, precision: torch.dtype | None) -> None:
+    def __init__(
+        self,
+        first: Batch,
+        head: nn.Module,
+        targets: TargetReader,
+        precision: torch.dtype | None,
+    ) -> None:
         self.width, self.outputs = first.features.shape[1], first.outputs.shape[1]
         self.dtype, self.precision = first.features.dtype, precision or first.outputs.dtype
-        self.weight, self.bias = _affine(head, self.width, self.outputs)
+        self.weight, self.bias = affine_map(head, first.features, first.outputs)
         self.by_head = self.weight is not None and self.outputs >= self.width
+        if not self.by_head and self.outputs > MOST_OUTPUTS:
+            size = 8e-9 * self.outputs**2
+            raise RichbookError(
+                f"head: {type(head).__name__} is not affine in its {self.width} features, and the "
+                f"covariance of its {self.outputs} outputs would take {size:.0f} GB; choose a "
+                "layer that is"
+            )
         self.moments, self.classes = Moments(), ClassMoments()
         self.layers = {name: Moments() for name in first.layers}
-        self.targets = TargetReader(self.outputs)
+        self.targets = targets
         self.target_dtype: torch.dtype | None = None
-        self.labelled = True
+        self.labelled = self.outputs <= self.width + 1
         self.kept = Kept(MOST_SAMPLES)
         self.head_functions: HeadFunctions | None = None
 
     def add(self, batch: Batch) -> None:
         """Add one batch; an error of the moments says which tensor and row was wrong."""
-        labels, targets = self.targets.read(batch.targets)
-        # The head form reads the rank of the outputs from the features, which asks for float64.
-        features = to_float64(batch.features) if self.by_head else batch.features
+        labels, targets = self.targets.read(batch.targets, self.outputs)
+        # Ranks and weak directions are read from the features' moments, which asks for float64.
+        features = to_float64(batch.features)
         outputs = features[:, :0] if self.by_head else batch.outputs
         self._note_targets(labels, targets)
+        if targets is not None:
+            check_finite(targets, "targets", self.moments.count)
         values = outputs if self.target_dtype is None else torch.cat([outputs, targets], dim=1)
         self.moments.update(features, values)
         if self.labelled:
-            self.classes.update(batch.features, labels)
+            self.classes.update(features, labels)
         wide = self._add_layers(batch)
-        self.kept.add(features=batch.features, outputs=outputs, **wide)
+        predicted = batch.outputs.argmax(1)
+        self.kept.add(features=batch.features, outputs=outputs, predicted=predicted, **wide)
 
     def _note_targets(self, labels: Tensor | None, targets: Tensor | None) -> None:
         """Targets that stop being usable in some batch are left out of the earlier ones too."""
-        self.labelled &= labels is not None and self.outputs <= self.width + 1
+        self.labelled &= labels is not None
         if self.moments.count == 0:
             self.target_dtype = None if targets is None else targets.dtype
         elif targets is None and self.target_dtype is not None:
@@ -158,11 +142,3 @@ class Accumulator:
         if bool(span.includes_constant):
             basis = torch.cat([torch.ones_like(basis[:, :1]), basis], dim=1)
         return basis
-
-
-def _affine(head: nn.Module, width: int, outputs: int) -> tuple[Tensor | None, Tensor | None]:
-    """Weight and bias of a plain linear head, else None twice."""
-    weight = getattr(head, "weight", None)
-    if not isinstance(head, nn.Linear) or weight is None or weight.shape != (outputs, width):
-        return None, None
-    return weight.detach(), None if head.bias is None else head.bias.detach()

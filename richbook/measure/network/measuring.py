@@ -14,10 +14,12 @@ from richbook.measure.class_geometry import NeuralCollapse
 from richbook.measure.collapse import collapse_from_moments, disagreement
 from richbook.measure.degenerate import degeneracy
 from richbook.measure.distance import distance_to_span
-from richbook.measure.errors import DegenerateWarning
+from richbook.measure.errors import DegenerateWarning, RichbookError
 from richbook.measure.inputs import checked_precision, exact_arithmetic, rank_tolerance
 from richbook.measure.interval import GROUPS, Interval, interval_of_part
-from richbook.measure.network.accumulate import Accumulator, joined
+from richbook.measure.network.accumulate import Accumulator
+from richbook.measure.network.joining import joined
+from richbook.measure.network.labels import TargetReader
 from richbook.measure.network.report import LayerRichness, Report
 from richbook.measure.operators import EIGENVALUE_RESOLUTION
 from richbook.measure.richness import d_lr, isotropic_d_lr
@@ -86,10 +88,13 @@ def measure(
         model, loader, head, layers, position=position, train_mode=train_mode
     )
     found: Accumulator | None = None
-    for batch in joined(passes):
+    targets = TargetReader()
+    for batch in joined(targets.watched(passes)):
         if found is None:
-            found = Accumulator(batch, passes.head, precision)
+            found = Accumulator(batch, passes.head, targets, precision)
         found.add(batch)
+    if found.moments.count < 2:
+        raise RichbookError("loader: expected at least 2 samples, got 1")
     with exact_arithmetic(found.moments.feature_mean.device), torch.no_grad():
         found.finish()
         return _report(found, passes)
@@ -101,7 +106,9 @@ def _report(found: Accumulator, passes: ForwardPasses) -> Report:
     if message:
         notes.append(message)
     if passes.position == "all":
-        notes.append("neighbouring tokens are not independent: the interval is too narrow")
+        notes.append(
+            "samples of one sequence or image are not independent: the interval is too narrow"
+        )
     value = float(distance_to_span(moments, span, found.dtype))
     if message and value != value:
         warnings.warn(message, DegenerateWarning, stacklevel=3)
@@ -117,7 +124,7 @@ def _report(found: Accumulator, passes: ForwardPasses) -> Report:
         isotropic_d_lr=floor,
         interval=_interval(found, value),
         rank=rank,
-        feature_rank=int((eigenvalues > EIGENVALUE_RESOLUTION * eigenvalues[0]).sum()),
+        feature_rank=_rank(eigenvalues, found),
         effective_rank=float(eigenvalues.sum() ** 2 / eigenvalues.square().sum()),
         samples=moments.count,
         width=found.width,
@@ -129,6 +136,13 @@ def _report(found: Accumulator, passes: ForwardPasses) -> Report:
         layers=tuple(_layer(found, name, rank) for name in found.layers),
         warnings=tuple(notes),
     )
+
+
+def _rank(eigenvalues: Tensor, found: Accumulator) -> int:
+    """Directions that vary by more than the rounding of the features."""
+    resolution = max(EIGENVALUE_RESOLUTION, 8 * torch.finfo(found.dtype).eps ** 2)
+    rank = int((eigenvalues > resolution * eigenvalues[0]).sum())
+    return min(rank, found.moments.count - 1)
 
 
 def _decomposition(found: Accumulator, eigenvalues: Tensor, directions: Tensor) -> Decomposition:
@@ -162,6 +176,11 @@ def _interval(found: Accumulator, value: float) -> Interval | None:
 def _collapse(found: Accumulator, notes: list[str]) -> NeuralCollapse | None:
     """NC1 to NC4; what they warn of is added to the notes."""
     if not found.labelled:
+        if found.targets.classes and found.outputs > found.width + 1:
+            notes.append(
+                f"neural collapse is left out: {found.outputs} classes form no simplex in "
+                f"{found.width} features"
+            )
         return None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -169,9 +188,9 @@ def _collapse(found: Accumulator, notes: list[str]) -> NeuralCollapse | None:
         collapse = collapse_from_moments(found.classes, weight)
     notes += [str(warning.message) for warning in caught]
     kept = found.kept.rows()
-    if weight is None or bool(collapse.nc1.isnan()):
+    if found.outputs == 1 or bool(collapse.nc1.isnan()):
         return collapse
-    predicted = kept["outputs"].argmax(1)
+    predicted = kept["predicted"]
     share = disagreement(kept["features"], found.classes.means, predicted)
     if len(predicted) < found.moments.count:
         notes.append(f"NC4 and the interval are from {len(predicted)} samples drawn at random")

@@ -30,7 +30,7 @@ class LayerRichness:
     samples: int
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Report:
     """The richness of a network on the samples of one loader; see :func:`measure`.
 
