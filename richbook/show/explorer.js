@@ -125,7 +125,7 @@ function drawAccuracy(s, width, height) {
 function drawUtilization(s, width, height) {
   const most = s.k[s.k.length - 1];
   const { box, draw } = frame(width, height, {
-    title: `${width > 260 ? "cumulative utilization" : "utilization"} ${HAT_PI}(<tspan font-style="italic">k</tspan>)`,
+    title: `${width > 260 ? "cumulative utilisation" : "utilisation"} ${HAT_PI}(<tspan font-style="italic">k</tspan>)`,
     xName: "eigenfunctions <tspan font-style='italic'>k</tspan>", yTicks: [0, 0.5, 1],
     xTicks: [1, Math.round(most / 4), Math.round(most / 2), most] });
   const x = linear(1, most, box.left, box.right), y = linear(0, 1, box.bottom, box.top);

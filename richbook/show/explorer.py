@@ -92,7 +92,7 @@ def explore(sweep: xr.Dataset, start: Mapping[str, float] | None = None) -> Expl
     """Show a recorded sweep under three sliders: weight decay, target scale, learning rate.
 
     For the setting at which the sliders stand it shows D_LR and the accuracies during training,
-    the cumulative utilization at the end, and a map of the final D_LR, whose cells move the
+    the cumulative utilisation at the end, and a map of the final D_LR, whose cells move the
     sliders. Lines are means over seeds and bands reach from the smallest to the largest seed.
 
     Args:

@@ -75,7 +75,7 @@ class LivePicture:
         self._utilization.set_xlim(0, self.width + 1)
         self._utilization.set_ylim(0, 1.04)
         self._utilization.set_xlabel("eigenfunctions k", fontsize=11)
-        self._utilization.set_title("cumulative utilization", fontsize=11, loc="left")
+        self._utilization.set_title("cumulative utilisation", fontsize=11, loc="left")
 
     def set_ghosts(self, runs: Sequence[Sequence[dict]]) -> None:
         """Keep the last few earlier runs, each a list of records, as faint grey lines."""

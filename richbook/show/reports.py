@@ -36,7 +36,7 @@ def plot_report(report: Report, ax: Sequence[Axes] | None = None) -> list[Axes]:
         >>> model = torch.nn.Sequential(*layers)
         >>> report = measure(model, [torch.randn(200, 4)])
         >>> [axes.get_xlabel() for axes in plot_report(report)]
-        ['number of eigenfunctions $k$', 'number of eigenfunctions $k$']
+        ['eigenfunction $k$', 'number of eigenfunctions $k$']
     """
     _check(report)
     curves = report.decomposition

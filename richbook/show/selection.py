@@ -37,7 +37,7 @@ AXIS_LABELS = {
     "train_loss": r"training loss (squared error)",
     "train_accuracy": "train accuracy (fraction correct)",
     "test_accuracy": "test accuracy (fraction correct)",
-    "utilization": r"cumulative utilization $\hat\Pi(k)$",
+    "utilization": r"cumulative utilisation $\hat\Pi(k)$",
 }
 
 

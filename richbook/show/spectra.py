@@ -22,7 +22,7 @@ def plot_utilization(
     log: bool = False,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw cumulative utilization: how much of the outputs the first k eigenfunctions carry.
+    """Draw cumulative utilisation: how much of the outputs the first k eigenfunctions carry.
 
     A rich kernel reaches 1 at the rank of its outputs, which `rank` marks; a lazy one gets there
     late.
@@ -44,7 +44,7 @@ def plot_utilization(
 
     Example:
         >>> plot_utilization({"rich": [0.5, 1, 1], "lazy": [0.1, 0.3, 1]}, rank=2).get_ylabel()
-        'cumulative utilization $\\\\hat\\\\Pi(k)$'
+        'cumulative utilisation $\\\\hat\\\\Pi(k)$'
     """
     curves, labels = _as_curves(curves, labels, "curves")
     ax = get_axes(ax)
@@ -107,6 +107,7 @@ def plot_spectrum(
         ends.append((last + 1, lines[0][last], label, color))
     ax.set_yscale("log")
     _count_axis(ax, max(spectrum.shape[1] for spectrum in spectra), log)
+    ax.set_xlabel("eigenfunction $k$")
     _mark_rank(ax, rank)
     ax.set_ylabel(r"relative eigenvalue $\rho_k / \rho_1$")
     label_ends(ax, [end for end in ends if end[2]])
