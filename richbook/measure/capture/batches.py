@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
@@ -10,11 +11,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
+from richbook.measure.capture.attended import Attended, attended_in
 from richbook.measure.capture.positions import has_ignored
 from richbook.measure.errors import RichbookError
 
 #: A batch that is a dictionary has its targets under one of these.
 TARGET_KEYS = ("labels", "label", "targets", "target", "y")
+WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 WRAP = "wrap a single batch in a list: [(inputs, targets)]"
 
 
@@ -26,14 +29,22 @@ class Call:
     kwargs: dict
     targets: Tensor | None
     has_ignored: bool  # whether some label is −100
+    target_key: str | None = None  # what the targets were called, in a dictionary
+    attended: Attended | None = None  # which tokens are no padding, if the batch says so
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the inputs are there and hold no sample."""
+        tensors = [tensor for tensor in tensors_in((self.args, self.kwargs)) if tensor.ndim]
+        return bool(tensors) and not any(map(len, tensors))
 
 
 def checked_loader(loader: object) -> Iterable:
     """The loader, or an error that says how to make one.
 
     Raises:
-        RichbookError: a tensor, a tuple of tensors, a dictionary, a dataset without batches, or
-            something that cannot be iterated over.
+        RichbookError: a tensor, a tuple of tensors that may be inputs and targets, a dictionary, a
+            dataset without batches, or something that cannot be iterated over.
 
     Example:
         >>> import torch
@@ -51,6 +62,8 @@ def checked_loader(loader: object) -> Iterable:
     if isinstance(loader, (Tensor, np.ndarray)):
         problem = f"a {type(loader).__name__} of shape {tuple(loader.shape)}"
     elif isinstance(loader, tuple) and loader and all(map(_is_array, loader)):
+        if _are_pieces(loader):
+            return loader
         problem = f"a tuple of {len(loader)} tensors"
     elif isinstance(loader, list) and _is_split_pair(loader):
         problem = "a list of inputs and targets"
@@ -72,15 +85,41 @@ def _is_split_pair(batches: list) -> bool:
     return batches[0].dtype != batches[1].dtype and len(batches[0]) == len(batches[1])
 
 
+def _are_pieces(arrays: tuple) -> bool:
+    """What ``inputs.split(64)`` gives: pieces of one tensor, or some of other lengths.
+
+    Of equal length and not from one tensor they could be inputs, a mask and targets.
+    """
+    first = arrays[0]
+    for other in arrays:
+        if other.ndim < 2 or other.dtype != first.dtype or other.shape[1:] != first.shape[1:]:
+            return False
+    if len({len(array) for array in arrays}) > 1:
+        return True
+    return len(arrays) == 1 or (
+        all(isinstance(array, Tensor) for array in arrays)
+        and all(itertools.starmap(_goes_on, itertools.pairwise(arrays)))
+    )
+
+
+def _goes_on(before: Tensor, after: Tensor) -> bool:
+    """Whether one tensor's rows come right after another's in the same memory."""
+    return (
+        after.untyped_storage().data_ptr() == before.untyped_storage().data_ptr()
+        and after.stride() == before.stride()
+        and after.storage_offset() == before.storage_offset() + len(before) * before.stride(0)
+    )
+
+
 def as_call(batch: object, device: torch.device | None) -> Call:
     """Sort a batch into positional inputs, keyword inputs and targets, moved to a device.
 
     A dictionary's targets are under "labels", "label", "targets", "target" or "y", and the rest are
     keyword arguments; of a tuple or list the last is the targets unless it is the only one; a
-    tensor is the input.
+    tensor is the input. A dictionary's attention mask stays among the inputs.
 
     Raises:
-        RichbookError: another type of batch, an empty one, targets that are no numbers.
+        RichbookError: another type of batch, an empty tuple, targets that are no numbers.
 
     Example:
         >>> import torch
@@ -88,13 +127,14 @@ def as_call(batch: object, device: torch.device | None) -> Call:
         >>> list(call.kwargs), call.targets
         (['x'], tensor([0, 1]))
     """
-    args, kwargs, targets = (), {}, None
+    args, kwargs, targets, key = (), {}, None, None
     if isinstance(batch, Mapping):
         kwargs = dict(batch)
         named = [key for key in TARGET_KEYS if key in kwargs]
         if len(named) > 1:
             raise RichbookError(f"loader: a batch has {' and '.join(map(repr, named))}; keep one")
-        targets = kwargs.pop(named[0]) if named else None
+        key = named[0] if named else None
+        targets = kwargs.pop(key) if named else None
     elif isinstance(batch, (tuple, list)) and batch:
         args, targets = (tuple(batch), None) if len(batch) == 1 else (batch[:-1], batch[-1])
     elif _is_array(batch) or hasattr(batch, "to"):
@@ -111,17 +151,21 @@ def as_call(batch: object, device: torch.device | None) -> Call:
         {key: moved(value, device) for key, value in kwargs.items()},
         moved(targets, device),
         has_ignored(targets),  # before they move: asking an accelerator would wait for it
+        key,
+        attended_in(args, kwargs),
     )
 
 
 def _as_targets(targets: object) -> Tensor:
     try:
-        return torch.as_tensor(targets)
+        targets = torch.as_tensor(targets)
     except (TypeError, ValueError, RuntimeError) as error:
         raise RichbookError(
             f"targets: expected a tensor or numbers, got {type(targets).__name__}; leave out what "
             "is not a target, or put it into a dictionary under its argument's name"
         ) from error
+    # torch can store these, and do little else with them
+    return targets.long() if targets.dtype in WIDE_UNSIGNED else targets
 
 
 def moved(value: object, device: torch.device | None) -> object:

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from richbook.measure.capture.batches import tensors_in
+from richbook.measure.capture.follows import aligned, keeps_order, usual_function
 from richbook.measure.capture.hooks import floating_inputs
 from richbook.measure.capture.models import Names
 from richbook.measure.capture.recorder import check_called_once
-from richbook.measure.capture.state import version
+from richbook.measure.capture.state import storage_of, version
 from richbook.measure.errors import RichbookError
 
 PASS_HEAD = 'pass head="name" (any module that takes one tensor can be the head)'
-TIED = "a head computed by F.linear, or a 1×1 convolution, is no torch.nn.Linear"
+TIED = (
+    "a head computed by F.linear, or a 1×1 convolution, is no torch.nn.Linear; features and the "
+    "weight of a head that is tied to an embedding go to richbook.d_lr_from_head(features, weight)"
+)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class LinearCall:
     """One call of a linear layer, kept by reference until the forward pass is over."""
 
@@ -45,6 +50,23 @@ class LinearCall:
         return f"{self.name!r} {self.input_shape} -> {self.output_shape}"
 
 
+@dataclasses.dataclass
+class Found:
+    """The call that was taken for the head's, and what makes it so.
+
+    Attributes:
+        call: of a linear layer.
+        place: which of the tensors in what the model returned is its output, or made of it.
+        function: of the output is returned; None if that is not known.
+        is_certain: whether nothing but the output can be in what is returned.
+    """
+
+    call: LinearCall
+    place: int
+    function: Callable | None
+    is_certain: bool
+
+
 class LinearWatch:
     """Note the calls of all linear layers in one forward pass, and which of them is the head.
 
@@ -59,7 +81,7 @@ class LinearWatch:
         >>> watch = LinearWatch(Names(model))
         >>> with torch.no_grad(), hooked(watch.modules, after=watch):
         ...     returned = model(torch.zeros(5, 3))
-        >>> print(watch.head(returned))
+        >>> print(watch.head(returned).call)
         '2' (5, 4) -> (5, 2)
     """
 
@@ -89,12 +111,12 @@ class LinearWatch:
         call = LinearCall(
             self.names.first[module], module, next(self.clock), inputs, output, version(inputs),
             version(output), tuple(inputs.shape), output.dtype,
-            (output.shape, output.stride(), output.storage_offset()), _storage(output),
+            (output.shape, output.stride(), output.storage_offset()), storage_of(output),
         )  # fmt: skip
         self.calls.append(call)
         self.held.append(call)
 
-    def head(self, returned: object) -> LinearCall:
+    def head(self, returned: object) -> Found:
         """The call whose output is in what the model returned, or else the last call if it fits.
 
         Raises:
@@ -106,35 +128,55 @@ class LinearWatch:
                 "head: the forward pass calls no torch.nn.Linear"
                 f"{self._hidden()}; {PASS_HEAD}; {TIED}"
             )
-        tensors = {}
-        for tensor in tensors_in(returned):
-            storage = _storage(tensor)
+        tensors = list(tensors_in(returned))
+        places = {}
+        for place, tensor in enumerate(tensors):
+            storage = storage_of(tensor)
             if storage is not None:
-                tensors.setdefault(storage.cdata, tensor)
-        found = [call for call in self.calls if call.storage and call.storage.cdata in tensors]
-        if len({call.module for call in found}) > 1:
+                places.setdefault(storage.cdata, place)
+        given = [call for call in self.calls if call.storage and call.storage.cdata in places]
+        last = None if self.calls[-1] in given else self._last_if_it_fits(tensors)
+        candidates = given
+        if last and (not given or is_written_once(last.call)):
+            candidates = [*given, last.call]
+        if len({call.module for call in candidates}) > 1:
             raise RichbookError(
                 f"head: the model returns the outputs of several linear layers, "
-                f"{'; '.join(map(str, found))}; {PASS_HEAD}"
+                f"{'; '.join(map(str, candidates))}; {PASS_HEAD}"
             )
-        if found:
-            call = found[-1]
-            _take_from(call, tensors[call.storage.cdata])
+        if given:
+            call = given[-1]
+            place = places[call.storage.cdata]
+            _take_from(call, tensors[place])
+            found = Found(call, place, None, is_written_once(call))
+        elif last:
+            found = last
         else:
-            call = self._last_if_it_fits(returned)
-        check_called_once(call.name, sum(call.module is other.module for other in self.calls))
-        return call
+            raise self.misfit(tensors, "no linear layer gave and the last one does not fit")
+        name, module = found.call.name, found.call.module
+        check_called_once(name, sum(call.module is module for call in self.calls))
+        return found
 
-    def _last_if_it_fits(self, returned: object) -> LinearCall:
-        """The last call, if what is returned can have been made of its output row by row."""
-        call, tensors = self.calls[-1], list(tensors_in(returned))
-        if any(_keeps_order(call, tensor) for tensor in tensors):
-            return call
+    def _last_if_it_fits(self, tensors: list[Tensor]) -> Found | None:
+        """The last call, if something returned can have been made of its output row by row."""
+        call = self.calls[-1]
+        written_once = is_written_once(call)
+        for place, tensor in enumerate(tensors if written_once else ()):
+            function = usual_function(call.output, tensor)
+            if function is not None:
+                return Found(call, place, function, True)
+        fits = keeps_order if written_once else aligned  # else there is nothing to compare with
+        for place, tensor in enumerate(tensors):
+            if fits(call.output, tensor):
+                return Found(call, place, None, False)
+        return None
+
+    def misfit(self, tensors: list[Tensor], why: str) -> RichbookError:
+        """An error about what the model returns, with the candidates."""
         shown = "; ".join(map(str, self.calls[-8:]))
-        raise RichbookError(
-            f"head: the model returns {_shapes(tensors)}, which no linear layer gave and the last "
-            f"one does not fit; called were {'... ' if len(self.calls) > 8 else ''}{shown}; "
-            f"{PASS_HEAD}; {TIED}"
+        return RichbookError(
+            f"head: the model returns {_shapes(tensors)}, which {why}; called were "
+            f"{'... ' if len(self.calls) > 8 else ''}{shown}; {PASS_HEAD}; {TIED}"
         )
 
     def _hidden(self) -> str:
@@ -157,51 +199,18 @@ def _take_from(call: LinearCall, tensor: Tensor) -> None:
         call.output = tensor.as_strided(*call.layout)
 
 
-def _keeps_order(call: LinearCall, returned: Tensor) -> bool:
-    """Whether rows of ``returned`` rise where the output of a call does, at all or one position.
-
-    So they do after a softmax, a sigmoid, a cast or a division by a temperature. After a layer norm
-    or a sum they do not: then the call is not the head, but a layer that happens to be as wide.
-    """
-    output = call.output.detach()
-    if returned.shape == output.shape[:-1] and output.shape[-1] == 1:
-        return returned.is_floating_point()
-    if returned.ndim == output.ndim - 1:
-        returned = returned.unsqueeze(1)  # one of several positions
-    if not returned.is_floating_point() or returned.ndim != output.ndim or output.ndim < 2:
-        return False
-    if returned.shape[-1] != output.shape[-1] or returned.shape[0] != output.shape[0]:
-        return False
-    try:
-        values = returned.detach().expand_as(output)
-    except RuntimeError:
-        return False
-    if version(call.output) != call.output_version:
-        return True  # overwritten since: there is nothing to compare with
-    some = (slice(0, 64), ..., slice(None, None, -(-output.shape[-1] // 64)))  # sorting takes time
-    ordered = values[some].float().gather(-1, output[some].argsort(-1).to(values.device))
-    fall = (ordered.cummax(-1).values - ordered).amax(-1)  # 0 in exact arithmetic
-    fits = (fall <= 0.01 * (ordered.amax(-1) - ordered.amin(-1))) | fall.isnan()
-    return bool(fits.all(0).any() if values.shape != returned.shape else fits.all())
+def is_written_once(call: LinearCall) -> bool:
+    """Whether a call's output is there and nobody wrote to it since."""
+    return call.output is not None and version(call.output) == call.output_version
 
 
 def is_unchanged(call: LinearCall) -> bool:
     """Whether a call's tensors are there and nobody wrote to them since."""
     return (
         call.inputs is not None
-        and call.output is not None
         and version(call.inputs) == call.input_version
-        and version(call.output) == call.output_version
+        and is_written_once(call)
     )
-
-
-def _storage(tensor: Tensor) -> StorageWeakRef | None:
-    """What tells whether two tensors share memory; None for tensors that have none."""
-    try:
-        storage = tensor.untyped_storage()
-        return StorageWeakRef(storage) if storage.nbytes() else None
-    except (RuntimeError, NotImplementedError):  # nested and wrapped tensors
-        return None
 
 
 def _shapes(tensors: list[Tensor]) -> str:

@@ -7,9 +7,15 @@ from collections.abc import Iterable
 
 from torch import Tensor, nn
 
-from richbook.measure.capture.batches import first_floating
+from richbook.measure.capture.batches import Call, first_floating, tensors_in
 from richbook.measure.capture.models import Names
-from richbook.measure.capture.positions import Position, as_rows, features_come_last
+from richbook.measure.capture.positions import (
+    Position,
+    as_rows,
+    features_come_last,
+    positions_of,
+)
+from richbook.measure.capture.unrelated import Unrelated
 from richbook.measure.errors import RichbookError
 
 
@@ -61,9 +67,11 @@ class LayerOutputs:
             chosen.setdefault(module, name)
         return chosen
 
-    def recorder(self, clock: itertools.count | None = None) -> LayerRecorder:
-        """A forward hook for one pass, which notes its calls in order."""
-        return LayerRecorder(self, clock if clock is not None else itertools.count())
+    def recorder(
+        self, clock: itertools.count | None = None, call: Call | None = None
+    ) -> LayerRecorder:
+        """A forward hook for one pass over one batch, which notes its calls in order."""
+        return LayerRecorder(self, clock if clock is not None else itertools.count(), call)
 
     def settle(
         self, recorder: LayerRecorder, rows: int, head: nn.Module | None = None, until: int = -1
@@ -71,7 +79,7 @@ class LayerOutputs:
         """The recorded rows by name, "name#2" for a module's second call and so on.
 
         The first batch settles the names; for "all" they are the layers called before the head that
-        give as many rows as the head.
+        give as many rows as the head, and were given something of the batch.
 
         Args:
             recorder: after the pass.
@@ -131,17 +139,24 @@ class LayerOutputs:
 class LayerRecorder:
     """The forward hook of one pass over one batch."""
 
-    def __init__(self, outputs: LayerOutputs, clock: itertools.count) -> None:
+    def __init__(
+        self, outputs: LayerOutputs, clock: itertools.count, call: Call | None = None
+    ) -> None:
         self.outputs, self.clock = outputs, clock
+        self.attended = None if call is None else call.attended
         self.calls: list[tuple[int, nn.Module, Tensor]] = []
+        self.unrelated = None
+        if outputs.every and outputs.keys is None and call is not None:
+            given = list(tensors_in((call.args, call.kwargs)))
+            self.unrelated = Unrelated(outputs.names.modules[""], given)
 
     def __call__(self, module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
         """Keep a copy of the output's rows: what comes next may write into the output itself."""
-        name, every = self.outputs.chosen[module], self.outputs.every
+        name = self.outputs.chosen[module]
         values = first_floating(output)
+        if self._is_left_out(module, args, kwargs, output, values):
+            return
         if values is None or values.ndim < 2:
-            if every:
-                return
             got = type(output).__name__ if values is None else f"shape {tuple(values.shape)}"
             raise RichbookError(
                 f"layers: the output of {name!r} is {got}, expected real numbers (n, d), with one "
@@ -149,6 +164,19 @@ class LayerRecorder:
             )
         rows = as_rows(
             values, self.outputs.position, f"the output of {name!r}",
-            channels_last=features_come_last(module), layer=True,
+            channels_last=features_come_last(module), layer=True, attended=self.attended,
         )  # fmt: skip
         self.calls.append((next(self.clock), module, rows))
+
+    def _is_left_out(
+        self, module: nn.Module, args: tuple, kwargs: dict, output: object, values: Tensor | None
+    ) -> bool:
+        """What "all" is not about: no rows of numbers, other sequences, nothing of the batch."""
+        if not self.outputs.every:
+            return False
+        if values is None or values.ndim < 2:
+            return True
+        if self.unrelated is not None and self.unrelated.notes((args, kwargs), output):
+            return True
+        has_positions = len(positions_of(values, features_come_last(module))) == 1
+        return has_positions and self.attended is not None and not self.attended.fits(values)

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 from collections.abc import Iterable, Iterator
 
 from torch import Tensor, nn
 
-from richbook.measure.capture.batches import Call, as_call, checked_loader, tensors_in
-from richbook.measure.capture.heads import LinearWatch, is_unchanged
-from richbook.measure.capture.hooks import hooked
-from richbook.measure.capture.layers import LayerOutputs, LayerRecorder
+from richbook.measure.capture.batches import Call, as_call, checked_loader
+from richbook.measure.capture.layers import LayerOutputs
 from richbook.measure.capture.models import Names, checked_model, device_of
-from richbook.measure.capture.positions import IGNORED, checked_position, target_rows
-from richbook.measure.capture.recorder import HeadRecorder, check_called_once
+from richbook.measure.capture.positions import IGNORED, Position, checked_position, target_rows
+from richbook.measure.capture.recorder import HeadRecorder
+from richbook.measure.capture.runs import Runs
 from richbook.measure.capture.state import (
     BufferKeeper,
     RandomStream,
     eager,
     evaluating,
     unfused,
-    version,
     without_gradients,
 )
 from richbook.measure.errors import RichbookError
@@ -62,35 +59,48 @@ class ForwardPasses:
     The head is the last linear layer: Φ is its input and f̂ its output. Unless it is named, the
     first batch finds it: of all ``torch.nn.Linear`` modules it is the one whose output the model
     returns, in a tensor, tuple, dictionary or dataclass. If none is returned as it is, it is the
-    last one called, provided that what is returned orders each row as that layer does (it does
-    after a softmax, a sigmoid, a cast). ``head_name`` says which it was.
+    last one called, provided that what is returned is made of that layer's output alone: it is a
+    copy, a softmax or a sigmoid of it; or else it orders each row as the layer does, and, in one
+    more run with the samples of the layer's output exchanged, is exchanged likewise. Of two
+    branches that are added, or a layer and its gate, none is the head. ``head_name`` says which it
+    was.
 
     The model runs without gradients, eagerly if it is compiled, under the caller's autocast, and in
     eval mode unless ``train_mode``. Between batches, after the last one, and after an error it is
     as it was: mode, hooks, gradients, buffers; so are the random numbers of torch, numpy and
-    Python.
+    Python. A generator that a loader was given for its own (``generator=``) moves on, as in any
+    pass over that loader.
 
     Args:
         model: a ``torch.nn.Module``.
         loader: an iterable of batches: (inputs, targets), (inputs,), a tensor, or a dictionary
             whose "labels", "label", "targets", "target" or "y" are the targets and whose other
-            entries are keyword arguments. Of a longer tuple the last is the targets. Batches move
-            to the device of the model's first parameter.
+            entries are keyword arguments. Of a longer tuple the last is the targets. A dictionary's
+            "attention_mask" (n, T), if there is one, also tells tokens from padding; for a model
+            with a decoder it is "decoder_attention_mask". Batches move to the device of the model's
+            first parameter; those without samples are skipped.
         head: the name of the head in ``model.named_modules()``, or the module, or None. Any module
             that takes one tensor can be the head.
         layers: names of modules whose outputs to record too; or "all": every module that has
-            parameters of its own or is an activation, is called before the head and gives as many
-            rows. A module that is called several times gives "name", "name#2", and so on; one with
-            several names has the first of them. Of a tuple the first tensor of real numbers counts.
+            parameters of its own or is an activation, is called before the head, on more than
+            positions, parameters and buffers, and gives as many rows. A module that is called
+            several times gives "name", "name#2", and so on; one with several names has the first of
+            them. Of a tuple the first tensor of real numbers counts.
         position: for tokens, tensors (n, T, d): an index such as 0 or -1, "mean" (averaged over
-            positions; padding counts) or "all" (each token is a sample). The same position is
-            taken of targets (n, T). For a head that takes maps (n, c, h, w): "mean" or "all". Other
-            layers' maps are averaged over h and w unless it is "all". nn.Linear and nn.LayerNorm
-            read maps as (n, h, w, c). Samples come first: not (T, n, d).
+            positions) or "all" (each token is a sample). With an attention mask -1 is the last
+            token of each sample before its padding, "mean" is over tokens, and "all" leaves padding
+            out; an index from 0 on is taken as it is. Without a mask padding counts. The same
+            position is taken of targets (n, T), and nothing is shifted: where the labels are the
+            input tokens, as for many language models, the target of a row is the token that was
+            read there, not the next one. With "mean", integer targets (n, T) are left out. For a
+            head that takes maps (n, c, h, w): "mean" or "all". Other layers' maps are averaged over
+            h and w unless it is "all". nn.Linear and nn.LayerNorm read maps as (n, h, w, c).
+            Samples come first: not (T, n, d).
         train_mode: run with the modes as they are: batch norm takes the statistics of the batch,
             dropout drops.
 
-    Rows whose integer label is −100 (what torch's losses ignore) are left out everywhere.
+    Rows whose integer label is −100 (what torch's losses ignore) are left out everywhere; so are
+    rows with −100 among several integers. ``notes`` says in words what else was left out.
 
     Raises:
         RichbookError: a model, loader, head, layer, position or targets that do not fit; the
@@ -126,15 +136,23 @@ class ForwardPasses:
         self.position = checked_position(position)
         self.train_mode = train_mode
         self.names = Names(self.model)
-        self.head_name: str | None = None
-        self.head: nn.Module | None = None
-        if head is not None:
-            self.head_name, self.head = self.names.find(head, "head")
         self.layers = LayerOutputs(self.names, layers, self.position)
+        self.notes: list[str] = []
+        self._runs = Runs(self.model, self.names, self.layers, self.position, head)
         self.device = device_of(self.model)
         recorded = [*self.layers.modules, *([] if self.head is None else [self.head])]
         fused = (nn.TransformerEncoder, nn.TransformerEncoderLayer)
         self._unfused = any(self.names.inside(module, fused) for module in recorded)
+
+    @property
+    def head_name(self) -> str | None:
+        """The head's path in ``named_modules()``; None until the first batch has found it."""
+        return self._runs.head_name
+
+    @property
+    def head(self) -> nn.Module | None:
+        """The head; None until the first batch has found it."""
+        return self._runs.head
 
     def __iter__(self) -> Iterator[Batch]:
         """Run the model on each batch of the loader in turn."""
@@ -143,25 +161,24 @@ class ForwardPasses:
         stream = RandomStream([] if self.device is None else [self.device])
         with stream.drawn():
             batches = iter(self.loader)
-        seen = yielded = False
+        seen = ran = yielded = False
         while True:
             with stream.drawn():
                 try:
                     batch = next(batches)
                 except StopIteration:
                     break
+                seen, call = True, as_call(batch, self.device)
+                if call.is_empty:
+                    continue
                 with self._model_as_found(modules, buffers):
-                    rows = self._rows(as_call(batch, self.device))
-            seen = True
+                    rows = self._rows(call)
+            ran = True
             if len(rows.features):
                 yielded = True
                 yield rows
         if not yielded:
-            raise RichbookError(
-                "loader: it gave no samples; every label is -100, which marks what to leave out"
-                if seen
-                else "loader: it gave no batch (a generator is used up after one pass)"
-            )
+            raise RichbookError(f"loader: it gave no {_what_is_missing(seen, ran)}")
 
     @contextlib.contextmanager
     def _model_as_found(self, modules: list[nn.Module], buffers: BufferKeeper) -> Iterator[None]:
@@ -175,53 +192,52 @@ class ForwardPasses:
             yield
 
     def _rows(self, call: Call) -> Batch:
-        head, recorder = self._searched(call) if self.head is None else self._recorded(call)
+        head, recorder = self._runs.run(call)
         features, outputs = head.rows()
-        targets = call.targets
-        if targets is not None:
-            targets = target_rows(targets, self.position, head.samples, head.where, len(features))
-            targets = targets.to(features.device)
+        targets = self._targets(call, head, len(features))
         layers = self.layers.settle(recorder, len(features), self.head, head.order)
         layers = {name: values.to(features.device) for name, values in layers.items()}
-        if call.has_ignored and targets.ndim == 1:
-            kept = targets != IGNORED
-            features, outputs, targets = features[kept], outputs[kept], targets[kept]
+        kept = _kept(call, head, targets, self.position, len(features))
+        if kept is not None:
+            kept = kept.to(features.device)
+            features, outputs = features[kept], outputs[kept]
+            targets = None if targets is None else targets[kept]
             layers = {name: values[kept] for name, values in layers.items()}
         return Batch(features, outputs, targets, layers)
 
-    def _recorded(self, call: Call) -> tuple[HeadRecorder, LayerRecorder]:
-        """Run the model and copy what the known head takes and gives."""
-        clock = itertools.count()
-        head = HeadRecorder(self.head_name, self.head, self.position, clock)
-        layers = self.layers.recorder(clock)
-        with (
-            hooked(self.layers.modules, after=layers),
-            hooked([self.head], before=head.before, after=head.after),
-        ):
-            self.model(*call.args, **call.kwargs)
-        if head.calls == 0:
-            why = self.names.why_uncalled(self.head_name, [])
-            raise RichbookError(f"head: {self.head_name!r} was never called: {why}")
-        check_called_once(self.head_name, head.calls)
-        return head, layers
+    def _targets(self, call: Call, head: HeadRecorder, rows: int) -> Tensor | None:
+        if call.targets is None:
+            return None
+        targets = target_rows(
+            call.targets, self.position, head.samples, head.where, rows, call.attended
+        )
+        if targets is not None:
+            return targets.to(head.features.device)
+        note = (
+            "targets at each position are labels, which cannot be averaged: they are left out; "
+            'with position="all" or an index they count'
+        )
+        if note not in self.notes:
+            self.notes.append(note)
+        return None
 
-    def _searched(self, call: Call) -> tuple[HeadRecorder, LayerRecorder]:
-        """Run the model, find the head, and take what it took and gave from the same run."""
-        clock = itertools.count()
-        watch, layers = LinearWatch(self.names, clock), self.layers.recorder(clock)
-        given = [(tensor, version(tensor)) for tensor in tensors_in((call.args, call.kwargs))]
-        with hooked(self.layers.modules, after=layers), hooked(watch.modules, after=watch):
-            returned = self.model(*call.args, **call.kwargs)
-        found = watch.head(returned)
-        self.head_name, self.head = found.name, found.module
-        if is_unchanged(found):
-            head = HeadRecorder(found.name, found.module, self.position, iter([found.order]))
-            head.before(found.module, (found.inputs,), {})
-            head.after(found.module, (), {}, found.output)
-            return head, layers
-        # something wrote into the head's input or output after the call: run again and copy
-        if any(version(tensor) != before for tensor, before in given):
-            raise RichbookError(
-                f"head: the model writes into its own inputs; pass head={found.name!r}"
-            )
-        return self._recorded(call)
+
+def _kept(
+    call: Call, head: HeadRecorder, targets: Tensor | None, position: Position, rows: int
+) -> Tensor | None:
+    """Which rows are neither padding nor without a label, (rows,); None for all."""
+    kept = call.attended.kept(position, head.where, rows) if call.attended else None
+    if call.has_ignored and targets is not None:
+        labelled = targets != IGNORED
+        labelled = labelled if labelled.ndim == 1 else labelled.all(1)
+        kept = labelled if kept is None else labelled & kept.to(labelled.device)
+    return kept
+
+
+def _what_is_missing(seen: bool, ran: bool) -> str:
+    """What to say of a loader that gave no row, from whether it gave a batch and one that ran."""
+    if not seen:
+        return "batch (a generator is used up after one pass)"
+    if not ran:
+        return "samples; every batch is empty"
+    return "samples; every label is -100, which marks what to leave out, or all is padding"

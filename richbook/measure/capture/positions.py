@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from richbook.measure.capture.attended import Attended
 from richbook.measure.errors import RichbookError
 
 Position = int | str | None
@@ -41,7 +42,8 @@ def features_come_last(module: nn.Module) -> bool:
 
 
 def as_rows(
-    values: Tensor, position: Position, what: str, *, channels_last: bool, layer: bool
+    values: Tensor, position: Position, what: str, *, channels_last: bool, layer: bool,
+    attended: Attended | None = None,
 ) -> Tensor:
     """A new tensor (rows, d) from (n, d), (n, T, d) or (n, c, h, w).
 
@@ -52,10 +54,12 @@ def as_rows(
         channels_last: read (n, h, w, d) instead of (n, c, h, w).
         layer: average a map over its positions unless ``position`` is "all", as the pooling before
             most heads does; for the head itself this must be asked for.
+        attended: which of the positions (n, T) are tokens; a negative index and "mean" are about
+            those only, "all" gives a row for each position nevertheless.
 
     Raises:
         RichbookError: a shape that is none of these; positions, and ``position`` is None; an index
-            out of range.
+            out of range; a mask for other positions.
 
     Example:
         >>> import torch
@@ -88,8 +92,11 @@ def as_rows(
             kind = "maps (n, h, w, d)" if channels_last else "maps (n, c, h, w)"
             choices = '"mean" (the average over the map) or "all" (each place is a sample)'
         raise RichbookError(f"position: {what} has the shape {shape}, {kind}; pass {choices}")
+    masked = attended is not None and not is_map and (position in ("mean", "all") or position < 0)
+    if masked:
+        attended.checked(values, what)
     if position == "mean":
-        return values.mean(1)
+        return attended.mean(values) if masked else values.mean(1)
     if position == "all":
         return values.flatten(0, 1).clone()
     if not -values.shape[1] <= position < values.shape[1]:
@@ -97,12 +104,13 @@ def as_rows(
             f"position: {position} is out of range, {what} has {values.shape[1]} positions, "
             f"shape {shape}"
         )
-    return values[:, position].clone()
+    return attended.take(values, position) if masked else values[:, position].clone()
 
 
 def target_rows(
-    targets: Tensor, position: Position, samples: int, where: tuple[int, ...], rows: int
-) -> Tensor:
+    targets: Tensor, position: Position, samples: int, where: tuple[int, ...], rows: int,
+    attended: Attended | None = None,
+) -> Tensor | None:
     """Targets (rows,) or (rows, k) for features that had the positions ``where``.
 
     Args:
@@ -112,9 +120,13 @@ def target_rows(
         samples: n.
         where: () or (T,) or (h, w).
         rows: how many rows the features have now.
+        attended: as for :func:`as_rows`.
+
+    Returns:
+        The targets, or None for labels at each position where features are averaged over positions.
 
     Raises:
-        RichbookError: another number of rows; labels at each position to be averaged.
+        RichbookError: another number of rows.
 
     Example:
         >>> import torch
@@ -129,16 +141,15 @@ def target_rows(
         if position == "all":
             targets = targets.flatten(0, 1)
         elif isinstance(position, int):
-            targets = targets[:, position]
+            counted = attended is not None and position < 0
+            targets = attended.take(targets, position) if counted else targets[:, position]
         elif targets.shape[1] == 1:
             targets = targets[:, 0]
         elif targets.is_floating_point():
-            targets = targets.mean(1)
+            masked = attended is not None and len(where) == 1
+            targets = attended.mean(targets) if masked else targets.mean(1)
         else:
-            raise RichbookError(
-                f"targets: a label at each position, shape {shape}, cannot be averaged; pass "
-                'position="all" or an index'
-            )
+            return None
     if targets.ndim < 1 or len(targets) != rows:
         raise RichbookError(
             f"targets: shape {shape} for {rows} rows of features"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
+from richbook.measure.capture.attended import Attended
 from richbook.measure.capture.batches import first_floating
 from richbook.measure.capture.hooks import only_input
 from richbook.measure.capture.positions import (
@@ -21,9 +22,15 @@ class HeadRecorder:
     """The hooks of a known head: copies of its input, before the call, and of its output."""
 
     def __init__(
-        self, name: str, module: nn.Module, position: Position, clock: Iterator[int]
+        self,
+        name: str,
+        module: nn.Module,
+        position: Position,
+        clock: Iterator[int],
+        attended: Attended | None = None,
     ) -> None:
         self.name, self.position, self.clock = name, position, clock
+        self.attended = attended
         self.channels_last = features_come_last(module)
         self.calls = 0
         self.samples, self.where, self.order = 0, (), -1
@@ -61,8 +68,9 @@ class HeadRecorder:
     def _rows(self, values: Tensor, which: str) -> Tensor:
         what = f"the {which} of the head {self.name!r}"
         return as_rows(
-            values, self.position, what, channels_last=self.channels_last, layer=False
-        )
+            values, self.position, what,
+            channels_last=self.channels_last, layer=False, attended=self.attended,
+        )  # fmt: skip
 
 
 def check_called_once(name: str, calls: int) -> None:

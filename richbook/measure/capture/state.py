@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 
 class RandomStream:
@@ -161,6 +162,15 @@ def _put_back_objects(module: nn.Module, buffers: dict, attributes: dict) -> Non
 def version(tensor: Tensor) -> int | None:
     """How often a tensor was written to in place; None where torch does not count."""
     return None if tensor.is_inference() else tensor._version
+
+
+def storage_of(tensor: Tensor) -> StorageWeakRef | None:
+    """What tells whether two tensors share memory; None for tensors that have none."""
+    try:
+        storage = tensor.untyped_storage()
+        return StorageWeakRef(storage) if storage.nbytes() else None
+    except (RuntimeError, NotImplementedError):  # nested and wrapped tensors
+        return None
 
 
 def _differ(first: Tensor, second: Tensor) -> bool:

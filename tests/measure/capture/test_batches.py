@@ -140,11 +140,52 @@ def test_the_same_passes_again(device):
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
+TOKENS = torch.arange(24).reshape(4, 6)
+PIECES = {
+    "some of other lengths": lambda: (INPUTS[:20], INPUTS[20:].clone()),
+    "three and a rest": lambda: INPUTS.split(7),
+    "two alike": lambda: INPUTS[:22].split(11),
+    "four alike": lambda: INPUTS[1:21].chunk(4),
+    "numpy": lambda: (INPUTS.numpy()[:20], INPUTS.numpy()[20:]),
+    "one": lambda: INPUTS.split(64),
+}
+
+
+@pytest.mark.parametrize("pieces", PIECES.values(), ids=PIECES)
+def test_a_tensor_in_pieces(pieces):
+    found = list(ForwardPasses(seeded(mlp), pieces()))
+    assert [len(batch.features) for batch in found] == [len(piece) for piece in pieces()]
+    assert all(batch.targets is None for batch in found)
+    wanted = torch.cat([torch.as_tensor(piece) for piece in pieces()])
+    (whole,) = ForwardPasses(seeded(mlp), [wanted])
+    torch.testing.assert_close(torch.cat([batch.features for batch in found]), whole.features)
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        (INPUTS, INPUTS.clone()),  # inputs and what to reconstruct
+        (TOKENS, torch.ones_like(TOKENS), TOKENS.clone()),  # tokens, mask, labels
+        (drawn(9, 6)[:, :3], drawn(9, 6)[:, 3:]),
+        drawn(9, 6).split(3, dim=1),  # columns: of one memory, but not row after row
+        (INPUTS[:9], drawn(23, 3)[9:18]),
+        (INPUTS.numpy(), INPUTS.numpy().copy()),
+        (INPUTS, INPUTS.double()[:9]),
+        (INPUTS, drawn(9, 4)),
+        (np.array(["a", "b"], dtype=object), np.array(["c"], dtype=object)),
+    ],
+)
+def test_tensors_that_may_be_inputs_and_targets(tensors):
+    told = f"^loader: expected an iterable of batches, got a tuple of {len(tensors)} tensors; wrap"
+    with pytest.raises(RichbookError, match=told):
+        ForwardPasses(seeded(mlp), tensors)
+
+
 NOT_LOADERS = {
     "a Tensor of shape (23, 3); wrap a single batch in a list: [(inputs, targets)]": INPUTS,
     "a ndarray of shape (23, 3); wrap": INPUTS.numpy(),
     "a tuple of 2 tensors; wrap": (INPUTS, LABELS),
-    "a tuple of 1 tensors; wrap": (INPUTS,),
+    "a tuple of 3 tensors; wrap": (LABELS[:9], LABELS[9:18], LABELS[18:]),
     "a list of inputs and targets; wrap": [INPUTS, LABELS],
     "a dict; wrap": {"x": INPUTS},
     "a str; wrap": "digits",
@@ -188,6 +229,43 @@ def test_a_used_up_generator():
     assert len(list(passes)) == 2
     with pytest.raises(RichbookError, match="^loader: it gave no batch"):
         list(passes)
+
+
+def test_batches_without_samples():
+    """They are skipped: the model does not see them, and nothing is learnt from them."""
+    sizes = []
+    model = seeded(
+        lambda: Hooked(lambda m, x: (sizes.append(len(x)), m.net(x).softmax(-1))[1], net=mlp())
+    )
+    empty = INPUTS[:0], LABELS[:0]
+    found = list(ForwardPasses(model, [empty, (INPUTS, LABELS), empty], layers="all"))
+    assert sizes == [23] and [len(batch.features) for batch in found] == [23]
+    for loader in ([empty], [{"x": INPUTS[:0], "scale": torch.tensor(1.0)}], [INPUTS[:0]] * 2):
+        with pytest.raises(RichbookError, match="^loader: it gave no samples; every batch is empt"):
+            list(ForwardPasses(model, loader))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_wide_unsigned_labels(dtype, device):
+    """torch stores them, and can do little else with them."""
+    for labels in (LABELS.to(dtype), LABELS.to(dtype).numpy()):
+        (batch,) = ForwardPasses(seeded(mlp, device), [(INPUTS, labels)])
+        assert batch.targets.dtype == torch.int64 and batch.targets.tolist() == LABELS.tolist()
+
+
+def test_ignored_among_several_labels(device):
+    """A row that lacks one of its labels is left out: −100 is no value."""
+    labels = (torch.arange(46).reshape(23, 2) % 3) // 2
+    labels[4, 1] = labels[9] = -100
+    kept = [k for k in range(23) if k not in (4, 9)]
+    model = seeded(mlp, device)
+    (batch,) = ForwardPasses(model, [(INPUTS, labels)], layers=["0"])
+    (whole,) = ForwardPasses(model, [INPUTS], layers=["0"])
+    assert batch.targets.tolist() == labels[kept].tolist()
+    assert torch.equal(batch.features, whole.features[kept])
+    assert torch.equal(batch.layers["0"], whole.layers["0"][kept])
+    (batch,) = ForwardPasses(model, [(INPUTS, labels.double())])  # of real numbers none is ignored
+    assert len(batch.targets) == 23
 
 
 def test_numbers_that_are_kept_as_they_are():

@@ -91,9 +91,19 @@ def test_labels(position, labels, wanted):
 
 
 def test_labels_that_cannot_be_averaged():
-    message = r"a label at each position, shape \(4, 5\), cannot be averaged; pass position=\"all\""
-    with pytest.raises(RichbookError, match=f"^targets: {message}"):
-        one(seeded(Transformer), (TOKENS, torch.zeros(4, 5, dtype=torch.int64)), position="mean")
+    """They are left out, −100 among them or not, and a note says so once."""
+    labels = torch.arange(20).reshape(4, 5)
+    ignored = torch.full((4, 5), -100)
+    loader = [(TOKENS, labels), (TOKENS, ignored), (TOKENS, labels[:, :, None])]
+    passes = ForwardPasses(seeded(Transformer), loader, position="mean")
+    wanted = one(seeded(Transformer), TOKENS, position="mean")
+    for batch in passes:
+        assert batch.targets is None
+        assert torch.equal(batch.features, wanted.features)
+    (note,) = passes.notes
+    assert note.startswith("targets at each position are labels, which cannot be averaged: they ar")
+    passes = ForwardPasses(seeded(Transformer), [(TOKENS, torch.arange(4))], position="mean")
+    assert list(passes) and passes.notes == []
 
 
 @pytest.mark.parametrize(
@@ -105,6 +115,12 @@ def test_targets_with_other_rows(position, shape):
     message = rf"shape {shown} for {rows} rows of features \(4 samples with the positions \(5,\)\)"
     with pytest.raises(RichbookError, match=f"^targets: {message}"):
         one(seeded(Transformer), (TOKENS, torch.zeros(shape)), position=position)
+
+
+def test_labels_are_not_shifted():
+    """With the tokens themselves for labels, a row's target is the token that was read there."""
+    batch = one(seeded(Transformer), (TOKENS, TOKENS), position="all")
+    assert batch.targets.tolist() == TOKENS.flatten().tolist()
 
 
 def test_tokens_whose_label_is_ignored(device):
