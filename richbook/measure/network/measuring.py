@@ -56,7 +56,12 @@ def measure(
         layers: names of layers whose outputs are measured too, against the outputs of the whole
             network, or "all". Feature maps are averaged over their pixels.
         position: which token of sequences (batch, tokens, width) is a sample: an index such as -1,
-            "mean", or "all", for which each token is a sample.
+            "mean", or "all", for which each token is a sample. With an attention mask in the
+            batch's dictionary, -1 is each sample's last token, "mean" averages over tokens, and
+            "all" leaves padding out; without one padding counts. Labels (n, T) are taken at the
+            same position and never shifted: where a language model's labels are its input tokens,
+            the target of a row is the token read there, not the next one. With "mean" such labels
+            are left out.
         train_mode: run the model in the modes that its modules are in (and restore what that
             changes) instead of eval mode.
         precision: the dtype that the head's outputs are computed in, if not that of their tensor.
@@ -117,8 +122,7 @@ def _report(found: Accumulator, passes: ForwardPasses) -> Report:
     )
     floor = isotropic_d_lr(found.width, rank) if rank else float("nan")
     collapse = _collapse(found, notes)
-    if found.targets.note:
-        notes.append(found.targets.note)
+    notes += [*passes.notes, *([found.targets.note] if found.targets.note else [])]
     return Report(
         d_lr=value,
         isotropic_d_lr=floor,
