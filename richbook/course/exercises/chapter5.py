@@ -31,14 +31,20 @@ def _curve(functions: Tensor, values: Tensor) -> Tensor:
     return shares.cumsum(0) / total
 
 
+_LINEAR = "a linear map of the features plus a constant"
+_NOISY = "not a linear map of the features"
+
+
 @exercise("5.1", "utilization(features, outputs)")
 def utilization(answer, generator):
-    """Equal to the curve from n×n matrices, for outputs with and without an offset."""
+    """Equal to the curve from n×n matrices, for outputs with and without an offset or noise."""
     draw = _drawer(generator)
-    for count, width, classes, offset in ((80, 6, 2, 0.0), (120, 9, 3, 1.0)):
+    cases = ((80, 6, 2, 0.0, 0.0), (120, 9, 3, 1.0, 0.0), (100, 7, 2, 1.0, 1.0))
+    for count, width, classes, offset, noise in cases:
         features = draw(count, width) @ draw(width, width) + draw(width)
         outputs = features @ draw(width, classes)
-        outputs = outputs - outputs.mean(0) + offset * outputs.std() * draw(classes)
+        outputs = outputs - outputs.mean(0) + noise * outputs.std() * draw(count, classes)
+        outputs = outputs + offset * outputs.std() * draw(classes)
         expected = _curve(_eigenfunctions(features), outputs)
         value = as_tensor(answer(features, outputs), "the curve", (width,))
         require(
@@ -46,8 +52,8 @@ def utilization(answer, generator):
         )
         require(
             close(value[-1], expected[-1], 1e-6),
-            "these outputs are a linear map of the features plus a constant, so that the curve "
-            f"ends at 1; yours ends at {float(value[-1]):.4f}",
+            f"the outputs are {_NOISY if noise else _LINEAR}, so that the curve ends at "
+            f"{float(expected[-1]):.4f}; yours ends at {float(value[-1]):.4f}",
         )
         require(
             close(value, expected, 1e-6),
