@@ -1,5 +1,25 @@
 """Tensors in, numbers out: every measure of the book. Imports nothing else of the package."""
 
+from richbook.measure.alignment import (
+    Alignment,
+    AlignmentHistory,
+    AlignmentRegularizer,
+    Balance,
+    Exponents,
+    LayerMoments,
+    Phase,
+    alignment,
+    alignment_of,
+    balance,
+    classify_phase,
+    effective_rank,
+    exponents,
+    layer_moments,
+    layer_similarity,
+    nfa,
+    predicted_exponents,
+    sharpness,
+)
 from richbook.measure.baselines import kernel_distance, parameter_norm
 from richbook.measure.cka import cka
 from richbook.measure.class_geometry import NeuralCollapse
@@ -16,29 +36,47 @@ from richbook.measure.spectrum import Decomposition, decompose
 from richbook.measure.tangent import ntk_distance
 
 __all__ = [
+    "Alignment",
+    "AlignmentHistory",
+    "AlignmentRegularizer",
+    "Balance",
     "ClassMoments",
     "Decomposition",
     "DegenerateWarning",
+    "Exponents",
     "FeatureKernel",
     "Interval",
+    "LayerMoments",
     "MinimumProjection",
     "Moments",
     "NeuralCollapse",
+    "Phase",
     "Report",
     "RichbookError",
+    "alignment",
+    "alignment_of",
+    "balance",
     "cka",
+    "classify_phase",
     "d_lr",
     "d_lr_from_head",
     "d_lr_from_moments",
     "d_lr_interval",
     "decompose",
+    "effective_rank",
+    "exponents",
     "isotropic_d_lr",
     "kernel_distance",
+    "layer_moments",
+    "layer_similarity",
     "measure",
     "nc1",
     "neural_collapse",
+    "nfa",
     "ntk_distance",
     "parameter_norm",
+    "predicted_exponents",
+    "sharpness",
 ]
 
 

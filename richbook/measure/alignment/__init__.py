@@ -1,0 +1,40 @@
+"""How representations, weights and gradients of linear layers align (Ziyin et al. 2025)."""
+
+from richbook.measure.alignment.alignment import alignment, alignment_of
+from richbook.measure.alignment.balance import Balance, balance
+from richbook.measure.alignment.diagnostics import effective_rank
+from richbook.measure.alignment.exponents import Exponents, exponents
+from richbook.measure.alignment.history import AlignmentHistory
+from richbook.measure.alignment.layer import LayerMoments, UnitMoments
+from richbook.measure.alignment.layer_moments import layer_moments
+from richbook.measure.alignment.nfa import nfa
+from richbook.measure.alignment.phases import Phase, classify_phase, predicted_exponents
+from richbook.measure.alignment.regularizer import AlignmentRegularizer
+from richbook.measure.alignment.sharpness import sharpness
+from richbook.measure.alignment.similarity import layer_similarity
+from richbook.measure.alignment.table import Alignment, LayerAlignment, Relation, Side
+
+__all__ = [
+    "Alignment",
+    "AlignmentHistory",
+    "AlignmentRegularizer",
+    "Balance",
+    "Exponents",
+    "LayerAlignment",
+    "LayerMoments",
+    "Phase",
+    "Relation",
+    "Side",
+    "UnitMoments",
+    "alignment",
+    "alignment_of",
+    "balance",
+    "classify_phase",
+    "effective_rank",
+    "exponents",
+    "layer_moments",
+    "layer_similarity",
+    "nfa",
+    "predicted_exponents",
+    "sharpness",
+]
