@@ -6,6 +6,7 @@ The sliders and figures of chapters 0, 1 and 4 show it. ``richbook sweep`` recor
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ CURVE_ENCODING = {
     "complevel": 9,
     "shuffle": True,
 }
+PACKED = {"utilization": CURVE_ENCODING}
 #: Bits of mantissa kept of a scalar: a relative error of at most 2⁻¹³.
 SCALAR_BITS = 12
 
@@ -81,13 +83,16 @@ def load_sweep(name: str = "digits") -> xr.Dataset:
     return recorded.assign(utilization=recorded.utilization.astype(np.float32))
 
 
-def save(result: xr.Dataset, path: Path) -> None:
-    """Write a sweep compactly; an interrupted write leaves no file of that name."""
+def save(result: xr.Dataset, path: Path, packed: Mapping[str, dict] = PACKED) -> None:
+    """Write a sweep compactly; an interrupted write leaves no file of that name.
+
+    ``packed`` says how to store what is not to be stored as rounded scalars.
+    """
     encoding = {name: {"zlib": True, "complevel": 9, "shuffle": True} for name in result.data_vars}
-    encoding["utilization"] = CURVE_ENCODING
+    encoding |= packed
     rounded = result.copy()
     for name, values in result.data_vars.items():
-        if values.dtype.kind == "f" and name != "utilization":
+        if values.dtype.kind == "f" and name not in packed:
             rounded[name] = values.copy(data=_rounded(values.values))
     partial = path.with_name(path.name + ".partial")
     try:

@@ -1,5 +1,6 @@
 """Pictures of what the other rooms measured: plots, sliders over a sweep, sliders that train."""
 
+from richbook.show.alignment_explorer import AlignmentExplorer, explore_alignment
 from richbook.show.curves import plot_comparison, plot_history, plot_sweep_lines
 from richbook.show.eigenfunctions import plot_eigenfunctions
 from richbook.show.explorer import Explorer, explore
@@ -12,12 +13,14 @@ from richbook.show.spectra import plot_spectrum, plot_utilization
 from richbook.show.style import COLORS, book_style, use_style
 
 __all__ = [
+    "AlignmentExplorer",
     "COLORS",
     "Explorer",
     "LiveRun",
     "LiveTraining",
     "book_style",
     "explore",
+    "explore_alignment",
     "flip_book",
     "plot_comparison",
     "plot_eigenfunctions",

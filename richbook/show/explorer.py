@@ -25,10 +25,15 @@ START = {"weight_decay": 1e-2, "target_scale": 1.0, "learning_rate": 1e-2}
 _HERE = files("richbook.show")
 
 
+def script(name: str) -> str:
+    """The script of a view, after what all of them share."""
+    return "".join((_HERE / part).read_text(encoding="utf-8") for part in ("drawing.js", name))
+
+
 class SweepView(anywidget.AnyWidget):
     """The drawing: it holds the packed sweep and draws the cell that the three indices name."""
 
-    _esm = (_HERE / "explorer.js").read_text(encoding="utf-8")
+    _esm = script("explorer.js")
     _css = (_HERE / "explorer.css").read_text(encoding="utf-8")
     packed = traitlets.Bytes().tag(sync=True)
     contents = traitlets.Dict().tag(sync=True)

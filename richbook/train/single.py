@@ -139,7 +139,7 @@ def batches(settings: TrainingSettings, samples: int) -> Iterator[Tensor]:
 
 
 @contextlib.contextmanager
-def _one_thread(device: torch.device) -> Iterator[None]:
+def one_thread(device: torch.device) -> Iterator[None]:
     """Products as small as these are faster on one thread, and ten times as fast on a busy machine,
     where threads wait for each other."""
     threads = torch.get_num_threads()
@@ -178,7 +178,7 @@ class _Run:
         indices = enumerate(batches(self.settings, len(self.train_inputs)), start=1)
         step = 0
         for wanted in steps:
-            with _one_thread(self.device):
+            with one_thread(self.device):
                 while step < wanted and self.diverged_at < 0:
                     step, index = next(indices)
                     if not math.isfinite(self._update(index.to(self.device))):

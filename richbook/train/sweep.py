@@ -75,10 +75,10 @@ def sweep(
     """
     fixed = _fixed_settings(settings, changes)
     grid = {
-        "weight_decay": _axis("weight_decay", weight_decay),
-        "target_scale": _axis("target_scale", target_scale),
-        "learning_rate": _axis("learning_rate", learning_rate),
-        "seed": _seed_axis(seeds),
+        "weight_decay": number_axis("weight_decay", weight_decay),
+        "target_scale": number_axis("target_scale", target_scale),
+        "learning_rate": number_axis("learning_rate", learning_rate),
+        "seed": seed_axis(seeds),
     }
     cells = [
         fixed.replace(**dict(zip(AXES, values, strict=True)))
@@ -99,21 +99,24 @@ def _fixed_settings(settings: TrainingSettings | None, changes: dict) -> Trainin
     return settings_from(settings, changes)
 
 
-def _axis(name: str, values: float | Sequence[float]) -> list[float]:
+def number_axis(name: str, values: float | Sequence[float]) -> list[float]:
+    """The values of an axis as sorted distinct floats, or an error that names it."""
     values = as_list(values)
     if not values or not all(is_number(value) for value in values):
         raise RichbookError(f"{name}: expected a number or a list of some, got {values}")
-    return _distinct(name, [float(value) for value in values])
+    return distinct(name, [float(value) for value in values])
 
 
-def _seed_axis(seeds: int | Sequence[int]) -> list[int]:
+def seed_axis(seeds: int | Sequence[int]) -> list[int]:
+    """The seeds as a sorted list: so many, or those given."""
     values = as_list(range(seeds) if is_whole(seeds) else seeds)
     if not values or not all(is_whole(value) for value in values):
         raise RichbookError(f"seeds: expected how many, or a list of whole numbers, got {seeds!r}")
-    return _distinct("seeds", [int(value) for value in values])
+    return distinct("seeds", [int(value) for value in values])
 
 
-def _distinct(name: str, values: list) -> list:
+def distinct(name: str, values: list) -> list:
+    """The values sorted, or an error if one is there twice."""
     if len(set(values)) < len(values):
         raise RichbookError(f"{name}: expected distinct values, got {values}")
     return sorted(values)

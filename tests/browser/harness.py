@@ -29,7 +29,8 @@ TOKEN = "test"
 AT_HOME = ("file:", "data:", "blob:", "http://127.0.0.1:", "ws://127.0.0.1:")
 
 # The widgets whose sliders work without a kernel, and those that need one.
-STATIC_WIDGETS, LIVE_WIDGETS = ".rb-explorer, .rb-flip-book", ".rb-live"
+STATIC_WIDGETS = ".rb-explorer, .rb-alignment-explorer, .rb-flip-book"
+LIVE_WIDGETS = ".rb-live"
 # What the reader sees of a widget beside its sliders.
 DRAWING = """root => [...root.querySelectorAll('svg, img')]
     .filter(part => part.getClientRects().length).map(part => part.outerHTML).join('\\n')"""
