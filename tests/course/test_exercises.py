@@ -1,6 +1,7 @@
 """Every exercise of every chapter: its solution passes, its stub and plausible mistakes fail."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,12 @@ def centred(values):
     return values - values.mean(0)
 
 
+def curve_that_ends_at_1(features, outputs):
+    """Exercise 5.1 divided by its own end, which hides what the features do not carry."""
+    curve = curve_in(kernel_directions(features), centred(features), outputs)
+    return curve / curve[-1]
+
+
 def uncentred_utilization(features, outputs):
     directions = torch.linalg.eigh(features.T @ features)[1].flip(1)
     return curve_in(directions, features, outputs)
@@ -118,6 +125,130 @@ def nystrom_as_it_is(features, new_features, new_targets):
 def output_of(features, weights, normalised=True):
     functions = centred(features) @ kernel_directions(features)
     return functions / (functions.square().mean(0).sqrt() if normalised else 1) @ weights
+
+
+def spectra_in_order(weight, first, second):
+    """Exercise 10.2 with the sorted eigenvalues of H and G in place of their diagonals."""
+    rank = int(torch.linalg.matrix_rank(weight))
+    z = torch.linalg.svdvals(weight)[:rank].square().log().numpy()
+    sizes = (torch.linalg.eigvalsh(m).flip(0)[:rank].log().numpy() for m in (first, second))
+    return tuple(float(np.polyfit(z, values, 1)[0]) for values in sizes)
+
+
+def powers_with_null_space(weight, h_a, g_b, swapped=False):
+    left, sizes, right = torch.linalg.svd(weight, full_matrices=False)
+    if swapped:
+        right, left = left.T, right.T
+    logs = sizes.square().clamp_min(1e-30).log().numpy()
+    found = ((right @ h_a @ right.T), (left.T @ g_b @ left))
+    return tuple(float(np.polyfit(logs, m.diagonal().log().numpy(), 1)[0]) for m in found)
+
+
+def regression(g, h):
+    rows = torch.stack([g.log(), h.log()])
+    covariance = torch.cov(rows)
+    return covariance[0, 1] / covariance[0, 0]
+
+
+def reduced_major_axis(g, h):
+    """Symmetric, but not the slope of points with equal noise."""
+    return regression(g, h).sign() * h.log().std() / g.log().std()
+
+
+def relations_without_the_step(x, y):
+    """Exercise 10.1 as if H_b had the power of H_a, and G_a that of G_b."""
+    held = {"RGA": x == y, "RWA": x == 1, "GWA": y == 1}
+    names = {name for name, holds in held.items() if holds}
+    return names, names
+
+
+def null_without_norms(first, second):
+    cosine = (first * second).sum() / (first.norm() * second.norm())
+    return cosine, first.trace() * second.trace() / len(first)
+
+
+def elementwise_norm(first, second):
+    return ((first / first.norm()) * (second / second.norm())).norm()
+
+
+def faulty_moments(
+    network, batches, one_batch=False, product=False, mean=False, pile=False, turned=False
+):
+    """Exercise 9.2, right but for the faults that are switched on."""
+    rows_h, rows_g = [], []
+    for inputs, labels in batches[:1] if one_batch else batches:
+        h = network[0](inputs)
+        reduction = "mean" if mean else "sum"
+        loss = torch.nn.functional.cross_entropy(network[1:](h), labels, reduction=reduction)
+        (g,) = torch.autograd.grad(loss, [h], retain_graph=True)
+        if pile:
+            loss.backward()
+        rows_h.append(h.detach())
+        rows_g.append(-g)
+    h, g = torch.cat(rows_h), torch.cat(rows_g)
+    H, G = ((v @ v.T if turned else v.T @ v) / len(v) for v in (h, g))
+    cosine = (H * G).sum() / (H.norm() * G.norm())
+    return H, G, elementwise_norm(H, G) if product else cosine
+
+
+def faulty_training(network, batches, rate, decay, measure, step=True, clear=True, shrink=True):
+    """Exercise 9.3, right but for the faults that are switched on."""
+    decay = decay if shrink else 0.0
+    optimiser = torch.optim.SGD(network.parameters(), rate, weight_decay=decay)
+    seen = [measure(network)]
+    for inputs, labels in batches:
+        if clear:
+            optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(network(inputs), labels).backward()
+        if step:
+            optimiser.step()
+        seen.append(measure(network))
+    return seen
+
+
+def penalty_for_square_weights(h, weight, side, turned=False):
+    Z, H = weight @ weight.T if not turned else weight.T @ weight, h.T @ h
+    return 1 - (H * Z).sum() / (H.norm() * Z.norm())
+
+
+def penalty_right(h, weight, side):
+    """Nothing wrong with it; in numbers, without a gradient, it is."""
+    return penalty_for_square_weights(h, weight, side, turned=side == "input")
+
+
+def centred_penalty(h, weight, side):
+    Z, H = weight @ weight.T if side == "output" else weight.T @ weight, torch.cov(h.T)
+    return 1 - (H * Z).sum() / (H.norm() * Z.norm())
+
+
+def flat_distance(eigenvalues):
+    return 1 - eigenvalues.sum() / (eigenvalues.norm() * len(eigenvalues) ** 0.5)
+
+
+def plain_agop(jacobian):
+    return torch.einsum("ncp,ncq->pq", jacobian, jacobian) / len(jacobian)
+
+
+def sample_by_sample(jacobian):
+    """Invariant too: the projection on what the outputs' gradients of each sample span."""
+    basis = torch.linalg.qr(jacobian.mT)[0]
+    return (basis @ basis.mT).mean(0)
+
+
+def whitened_on_the_wrong_side(jacobian):
+    inner = torch.einsum("ncp,ndp->cd", jacobian, jacobian) / len(jacobian)
+    return plain_agop(torch.einsum("dc,ncp->ndp", inner, jacobian))
+
+
+def equal_directions(alignment, richness):
+    identity = torch.eye(10, dtype=torch.float64)
+    return identity.repeat(20, 1), identity
+
+
+def few_directions(alignment, richness):
+    """Directions that are missing, not weak: the outputs do not use them either."""
+    features = torch.linalg.qr(torch.randn(200, 3, dtype=torch.float64))[0]
+    return features, torch.eye(9, 3, dtype=torch.float64)
 
 
 WRONG = {
@@ -140,6 +271,17 @@ WRONG = {
     "6.1": ratio_of_traces,
     "6.2": balanced_simplex,
     "6.3": lambda classes, width: torch.eye(classes, width),
+    "9.1": null_without_norms,
+    "9.2": partial(faulty_moments, one_batch=True),
+    "9.3": partial(faulty_training, step=False),
+    "9.4": penalty_for_square_weights,
+    "9.5": lambda weight: (weight.T @ weight, weight @ weight.T),
+    "10.1": relations_without_the_step,
+    "10.2": spectra_in_order,
+    "10.3": regression,
+    "11.1": lambda weight: flat_distance(torch.linalg.svdvals(weight)),  # of W, not of WᵀW
+    "11.2": plain_agop,
+    "11.3": equal_directions,
 }
 
 
@@ -162,10 +304,37 @@ MORE_WRONG = [
     ("5.1", lambda x, f: curve_in(kernel_directions(x), centred(x), f).diff(prepend=f[:1, 0] * 0)),
     ("5.1", lambda x, f: curve_in(kernel_directions(x).flip(1), centred(x), f)),
     ("5.1", lambda x, f: curve_in(kernel_directions(x), centred(x), centred(f))),
+    ("5.1", lambda x, f: curve_that_ends_at_1(x, f)),
     ("5.2", lambda x, shares: output_of(x, shares.sqrt(), normalised=False)),
     ("5.2", lambda x, shares: output_of(x, shares.sqrt()) + 1),
     ("5.3", lambda x, new, y: curve_in(kernel_directions(new), centred(new), y)),
     ("5.3", lambda x, new, y: curve_in(kernel_directions(x), centred(new), y)),
+    ("9.1", lambda a, b: (elementwise_norm(a, b), null_without_norms(a, b)[1])),
+    ("9.1", lambda a, b: (null_without_norms(a, b)[0], 0.0)),
+    ("9.1", lambda a, b: (null_without_norms(a, b)[0], len(a) ** -0.5)),
+    ("9.2", partial(faulty_moments, product=True)),
+    ("9.2", partial(faulty_moments, mean=True)),
+    ("9.2", partial(faulty_moments, pile=True)),
+    ("9.2", partial(faulty_moments, turned=True)),
+    ("9.3", partial(faulty_training, clear=False)),
+    ("9.3", partial(faulty_training, shrink=False)),
+    ("9.4", partial(penalty_for_square_weights, turned=True)),
+    ("9.4", centred_penalty),
+    ("9.4", lambda h, weight, side: float(penalty_right(h, weight, side))),
+    ("9.5", lambda weight: (torch.eye(weight.shape[1]), torch.eye(weight.shape[0]))),
+    ("10.1", lambda x, y: ({"RGA"} if x + 1 == y else set(), {"RGA"} if x == y + 1 else set())),
+    ("10.1", lambda x, y: relations_without_the_step(x + 1, y)),
+    ("10.2", powers_with_null_space),
+    ("10.2", lambda w, h, g: tuple(2 * v for v in spectra_in_order(w, h, g))),
+    ("10.3", reduced_major_axis),
+    ("10.3", lambda g, h: 1 / regression(h, g)),
+    ("10.3", lambda g, h: (regression(g, h) + 1 / regression(h, g)) / 2),
+    ("11.1", lambda weight: flat_distance(torch.linalg.svdvals(weight) ** 2)),  # counts zeros
+    ("11.1", lambda weight: flat_distance(torch.linalg.eigvalsh(weight.T @ weight))),
+    ("11.2", sample_by_sample),
+    ("11.2", whitened_on_the_wrong_side),
+    ("11.2", lambda jacobian: torch.eye(jacobian.shape[2])),
+    ("11.3", few_directions),
 ]
 RIGHT = [  # the same answers in other styles
     ("2.1", lambda features: numpy_eigenpairs(features.numpy())),
@@ -178,6 +347,24 @@ RIGHT = [  # the same answers in other styles
 def numpy_eigenpairs(features):
     values, directions = np.linalg.eigh(features.T @ features / len(features))
     return values[::-1], (features @ directions / np.sqrt(values))[:, ::-1]
+
+
+SEVEN_FAULTS = {  # of the listing in chapter 9: where it is repaired, the fault, what names it
+    "one batch": ("9.2", partial(faulty_moments, one_batch=True), "one batch only"),
+    "no correlation": ("9.2", partial(faulty_moments, product=True), "elementwise product"),
+    "1/B": ("9.2", partial(faulty_moments, mean=True), "comes with 1/B"),
+    "gradients pile up": ("9.2", partial(faulty_moments, pile=True), "pile up"),
+    "no step": ("9.3", partial(faulty_training, step=False), "no optimiser step"),
+    "transposes": ("9.2", partial(faulty_moments, turned=True), "transpose"),
+    "square W": ("9.4", penalty_for_square_weights, "square W"),
+}
+
+
+@pytest.mark.parametrize("fault", SEVEN_FAULTS)
+@pytest.mark.parametrize("seed", range(3))
+def test_each_of_the_seven_faults_is_named(fault, seed):
+    exercise, answer, words = SEVEN_FAULTS[fault]
+    assert words in richbook.check(exercise, answer, seed=seed).message
 
 
 @pytest.mark.parametrize("case", range(len(MORE_WRONG)))

@@ -8,6 +8,20 @@ from richbook.course.exercises import (
     chapter4,
     chapter5,
     chapter6,
+    chapter9,
+    chapter10,
+    chapter11,
 )
 
-__all__ = ["chapter0", "chapter1", "chapter2", "chapter3", "chapter4", "chapter5", "chapter6"]
+__all__ = [
+    "chapter0",
+    "chapter1",
+    "chapter2",
+    "chapter3",
+    "chapter4",
+    "chapter5",
+    "chapter6",
+    "chapter9",
+    "chapter10",
+    "chapter11",
+]
