@@ -8,6 +8,7 @@ VENV  := .venv
 STAMP := $(VENV)/.installed
 RUN   := $(VENV)/bin/python
 BIN   := $(abspath $(VENV))/bin
+PEERS := build/peers
 
 # The first interpreter that is new enough; `make PYTHON=/path/to/python env` picks another.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
@@ -19,10 +20,10 @@ ifneq ($(shell $(RUN) -c 'print(open("$(STAMP)").read().strip())' 2>/dev/null),$
 .PHONY: $(STAMP)
 endif
 
-.PHONY: help env book test lab bench constraints clean
+.PHONY: help env book test lab bench bench-peers constraints clean
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
 
 env: $(STAMP) ## build .venv, if it is missing or out of date
 
@@ -37,6 +38,15 @@ lab: $(STAMP) ## open the book in JupyterLab
 
 bench: $(STAMP) ## measure the speeds and sizes that the project promises
 	@$(RUN) -m tests.bench
+
+# The others live in an environment of their own on top of .venv, which keeps to what is pinned.
+bench-peers: $(STAMP) ## compare CKA and D_LR with other packages, which it installs in build/peers
+	@test -x $(PEERS)/bin/python || $(RUN) -m venv $(PEERS)
+	@$(RUN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> "$$($(PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth"
+	@$(PEERS)/bin/python -m pip install --disable-pip-version-check --quiet \
+		-c constraints.txt -e '.[peers]'
+	@$(PEERS)/bin/python -m tests.bench.peers
 
 constraints: $(STAMP) ## pin what is installed in .venv now
 	@$(RUN) -m tests.house.closure > constraints.new && mv constraints.new constraints.txt

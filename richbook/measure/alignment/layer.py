@@ -84,12 +84,12 @@ class LayerMoments:
     @cached_property
     def H_a(self) -> Tensor:
         """E[h_a h_aᵀ], shape (in, in)."""
-        return self.covariance_h_a + torch.outer(self.mean_h_a, self.mean_h_a)
+        return torch.addr(self.covariance_h_a, self.mean_h_a, self.mean_h_a)
 
     @cached_property
     def G_b(self) -> Tensor:
         """E[g_b g_bᵀ], shape (out, out)."""
-        return self.covariance_g_b + torch.outer(self.mean_g_b, self.mean_g_b)
+        return torch.addr(self.covariance_g_b, self.mean_g_b, self.mean_g_b)
 
     @cached_property
     def H_b(self) -> Tensor:
@@ -165,6 +165,5 @@ def _without(
     """
     rest = count - left
     step = (mean - left_mean) * (count / rest)  # from the mean of the part to that of the rest
-    scatter = count * covariance - left * left_cov
-    scatter = scatter.addr(step, step, alpha=-left * rest / count)
-    return rest, left_mean + step, scatter / rest
+    scatter = torch.sub(count / rest * covariance, left_cov, alpha=left / rest)
+    return rest, left_mean + step, scatter.addr_(step, step, alpha=-left / count)

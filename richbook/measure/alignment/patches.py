@@ -22,9 +22,9 @@ from torch.nn.functional import pad
 from richbook.measure.inputs import to_float64
 from richbook.measure.products import safe_dtype, symmetric_product
 
-#: Positions that are summed up in float32 at a time, and the fewest channels for which torch's
-#: kernels do so without losing digits.
-POSITIONS, FEWEST_CHANNELS = 4096, 16
+#: Positions that are summed up in float32 at a time, of patches and of places, and the fewest
+#: channels for which torch's kernels lose no digits over so many.
+POSITIONS, PLACES, FEWEST_CHANNELS = 16384, 4096, 16
 #: A mean whose square is below this many variances costs no digits to speak of.
 SMALL_OFFSET = 4.0
 
@@ -132,7 +132,8 @@ class PatchSums:
         if self.rows.places * self.columns.places > 1:
             maps = maps.contiguous(memory_format=torch.channels_last)
         kernel = torch.zeros_like(self.kernel)
-        for part in maps.split(max(POSITIONS // (height * width), 1)):
+        at_once = POSITIONS if self.layer is not None else PLACES
+        for part in maps.split(max(at_once // (height * width), 1)):
             kernel += _displacements(part, self.rows, self.columns)
         if not bool(kernel.isfinite().all()):
             return False
@@ -169,7 +170,7 @@ class PatchSums:
     def finish(self) -> tuple[int, Tensor, Tensor]:
         """Number, mean (c·kh·kw,) and centred scatter of all patches, float64."""
         rows, columns = self.rows, self.columns
-        second = _toeplitz(self.kernel, rows, columns).contiguous()  # (c, kh, kw, c, kh, kw)
+        second = _toeplitz(self.kernel, rows, columns)
         channels, rings = len(second), iter(self.rings)
         for window in rows.ring:
             u = slice(*_ends(rows.visible(window)[0]))
@@ -186,14 +187,16 @@ class PatchSums:
         """From Σ p pᵀ and Σ p to p + b."""
         rows, columns = self.rows, self.columns
         summed = _windows(self.summed[None], rows, columns)[0]  # Σ_n p, (positions, ckk)
+        count, total = self.count * len(summed), summed.sum(0)
+        if not self.shifted:
+            return count, total / count, second.addr_(total, total, alpha=-1 / count)
         inside = torch.ones(1, 1, rows.size, columns.size, dtype=torch.float64)
         inside, offset = _windows(inside, rows, columns)[0], to_float64(self.offset)
         cross = torch.kron(offset, summed.T @ inside)  # Σ p bᵀ
         second += cross
         second += cross.T
         second += self.count * torch.kron(torch.outer(offset, offset), inside.T @ inside)
-        count = self.count * len(inside)
-        total = summed.sum(0) + self.count * torch.kron(offset, inside.sum(0))
+        total = total + self.count * torch.kron(offset, inside.sum(0))
         return count, total / count, second.addr_(total, total, alpha=-1 / count)
 
 
@@ -211,14 +214,15 @@ def _displacements(maps: Tensor, rows: _Axis, columns: _Axis) -> Tensor:
 
 def _toeplitz(kernel: Tensor, rows: _Axis, columns: _Axis) -> Tensor:
     """(c, kh, kw, c', kh, kw) from R: the entry at places u and u' is R at u' − u."""
-    middle = columns.places - 1
     back = kernel.transpose(0, 1).flip(2, 3)  # R_cc'(−a) = R_c'c(a)
     every = torch.cat([back[:, :, :-1], kernel], dim=2)  # (c, c', 2·kh − 1, 2·kw − 1)
-    u, v = torch.arange(rows.places), torch.arange(columns.places)
-    down = u[None, :] - u[:, None] + rows.places - 1  # (kh, kh)
-    along = v[None, :] - v[:, None] + middle  # (kw, kw)
-    found = every[:, :, down[:, None, :, None], along[None, :, None, :]]  # (c, c', kh, kw, kh, kw)
-    return found.permute(0, 2, 3, 1, 4, 5)
+    first, second, down, along = every.stride()
+    channels, kh, kw = len(kernel), rows.places, columns.places
+    # counted from the last place back, u' − u is the sum of two places: a view, without copies
+    from_the_last = every.as_strided(
+        (channels, kh, kw, channels, kh, kw), (first, down, along, second, down, along)
+    )
+    return from_the_last.flip(1, 2)
 
 
 def _row_windows(rows: _Axis, columns: _Axis, window: int, maps: Tensor) -> Tensor:
