@@ -31,7 +31,7 @@ def alignment(
     kind: str = "cosine",
     normalize: bool = False,
     *,
-    interval: bool = True,
+    interval: bool | None = None,
     train_mode: bool = False,
     seed: int = 0,
 ) -> Alignment:
@@ -55,9 +55,12 @@ def alignment(
         normalize: take for H and G the covariances of h/|h| and g/|g| over samples: each vector is
             divided by its norm (the bias is not in h), and then the mean is subtracted. A sample
             whose gradient is small counts as much as any other; vectors that are 0 are left out.
-            About three times the work. Z stays as it is.
+            About twice the time for linear layers, and many times for convolutions, whose patches
+            are then written out one by one. Z stays as it is.
         interval: also estimate an interval at 95 % by leaving out each of 20 random groups of
-            samples in turn, which takes 20 times the memory for moments.
+            samples in turn, which takes 20 times the memory for moments. None: if the model has no
+            convolutions, where it costs little; for a deep convolutional network it takes half as
+            long again.
         seed: of the groups, and of the random eigenvectors for "pearson"; for "cosine" their mean
             and standard deviation are exact.
 
@@ -83,6 +86,9 @@ def alignment(
         True
     """
     _checked_kind(kind)
+    if interval is None:
+        modules = model.modules() if isinstance(model, nn.Module) else ()
+        interval = not any(isinstance(module, nn.Conv2d) for module in modules)
     moments = layer_moments(
         model, loader, loss, layers,
         train_mode=train_mode, unit=bool(normalize), groups=interval, seed=seed,

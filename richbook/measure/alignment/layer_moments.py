@@ -51,15 +51,17 @@ def layer_moments(
             fixed map, so that each sample has a loss of its own.
         loader: an iterable of batches, as for :func:`measure`. It is gone through once.
         loss: a function of (what the model returned, the targets) that gives a mean or a sum over
-            samples, or one number or several a sample. The loss of a sample is its share: for
-            ``F.mse_loss``, the mean over its outputs; for a mean over tokens, that over its own.
-            Class weights in a mean are divided by the batch's, as in training. Samples and tokens
-            whose integer label is −100 (or the loss's ``ignore_index``) are left out of H and G.
+            samples, or one number or several a sample, which are summed. The loss of a sample is
+            its share: for ``F.mse_loss``, the mean over its outputs; for a mean over tokens, that
+            over its own. A mean with class weights is divided by those of the batch, as in
+            training. Samples and tokens whose integer label is −100 (or the loss's
+            ``ignore_index``) are left out of H and G.
         layers: names of layers, or modules; None for every linear layer and convolution that the
             forward pass calls, that a gradient reaches, and that takes at most 8 192 numbers.
         train_mode: run the modes as they are: dropout drops, and batch norm takes the statistics of
             the batch, so that −∂ℓ/∂h of a sample includes its effect on the others.
-        unit: also keep the covariances of h/|h| and g/|g|, about three times the work.
+        unit: also keep the covariances of h/|h| and g/|g|: about twice the time for linear layers,
+            and many times for convolutions, whose patches are then written out one by one.
         groups: also keep the moments of each of 20 random groups of samples, for an interval.
         seed: of the groups.
 

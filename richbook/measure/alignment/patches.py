@@ -7,26 +7,27 @@ on the displacement between two places,
     Σ_i x_c(i + u) x_c'(i + u') = R_cc'(u' − u),
 
 and R is what a convolution computes for the gradient of its kernel. Here i runs over all windows
-that touch the map; those that are no outputs of the layer, a ring around it, are subtracted.
+that touch the map; those that are no outputs of the layer, a ring around it, are subtracted. Along
+a side of the ring the same is true of displacements along that side.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from richbook.measure.alignment.windows import Axis, axes_of, windows_of
 from richbook.measure.inputs import to_float64
-from richbook.measure.products import safe_dtype, symmetric_product
+from richbook.measure.products import cross_product, safe_dtype
 
 #: Positions that are summed up in float32 at a time, of patches and of places, and the fewest
 #: channels for which torch's kernels lose no digits over so many.
 POSITIONS, PLACES, FEWEST_CHANNELS = 16384, 4096, 16
 #: A mean whose square is below this many variances costs no digits to speak of.
 SMALL_OFFSET = 4.0
+#: An axis with nothing on it.
+ONE = Axis(1, 1, 1, (0, 0))
 
 
 def is_exact_here(device: torch.device) -> bool:
@@ -50,48 +51,19 @@ def has_displacements(layer: nn.Conv2d, height: int, width: int) -> bool:
     """
     if tuple(layer.stride) != (1, 1) or layer.in_channels < FEWEST_CHANNELS:
         return False
-    rows, columns = _axes(layer, height, width)
+    rows, columns = axes_of(layer, height, width)
     ring = rows.touching * columns.touching - rows.outputs * columns.outputs
     return ring < rows.outputs * columns.outputs
 
 
-class _Axis:
-    """One axis of a map: its size, the kernel's places, and which windows touch it."""
-
-    def __init__(self, size: int, places: int, dilation: int, padding: tuple[int, int]) -> None:
-        self.size, self.places, self.dilation = size, places, dilation
-        self.low, self.high = padding
-        self.reach = dilation * (places - 1)
-        self.outputs = size + self.low + self.high - self.reach
-        self.touching = size + self.reach
-        first, last = self.low - self.reach, self.low + size - 1  # windows that touch the map
-        ring = [i for i in range(first, last + 1) if not 0 <= i < self.outputs]
-        self.ring = [i for i in ring if self.visible(i)[0]]  # with gaps, some see nothing
-
-    def visible(self, window: int) -> tuple[list[int], list[int]]:
-        """The places of a window that lie on the map, and the lines of the map under them."""
-        lines = [(u, window + u * self.dilation - self.low) for u in range(self.places)]
-        inside = [(u, line) for u, line in lines if 0 <= line < self.size]
-        return [u for u, _ in inside], [line for _, line in inside]
-
-
-def _axes(layer: nn.Conv2d, height: int, width: int) -> tuple[_Axis, _Axis]:
-    left, right, top, bottom = layer._reversed_padding_repeated_twice
-    if layer.padding_mode != "zeros":  # such a border is filled in beforehand
-        height, width = height + top + bottom, width + left + right
-        left = right = top = bottom = 0
-    (kh, kw), (dh, dw) = layer.kernel_size, layer.dilation
-    return _Axis(height, kh, dh, (top, bottom)), _Axis(width, kw, dw, (left, right))
-
-
 def patch_sums(layer: nn.Conv2d, height: int, width: int) -> PatchSums:
     """Empty sums over the patches that a layer takes from maps of this size."""
-    return PatchSums(layer, *_axes(layer, height, width))
+    return PatchSums(layer, *axes_of(layer, height, width))
 
 
 def place_sums(height: int, width: int) -> PatchSums:
     """Empty sums over the places of maps: each is a vector of its channels."""
-    return PatchSums(None, *(_Axis(size, 1, 1, (0, 0)) for size in (height, width)))
+    return PatchSums(None, *(Axis(size, 1, 1, (0, 0)) for size in (height, width)))
 
 
 class PatchSums:
@@ -111,7 +83,7 @@ class PatchSums:
         (32, [0.5625, 0.75, 0.5625])
     """
 
-    def __init__(self, layer: nn.Conv2d | None, rows: _Axis, columns: _Axis) -> None:
+    def __init__(self, layer: nn.Conv2d | None, rows: Axis, columns: Axis) -> None:
         self.layer, self.rows, self.columns = layer, rows, columns
         self.count, self.offset = 0, None
 
@@ -120,7 +92,7 @@ class PatchSums:
         if self.layer is not None and self.layer.padding_mode != "zeros":
             layer = self.layer
             maps = pad(maps, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
-        n, channels, height, width = maps.shape
+        n, _, height, width = maps.shape
         maps = maps.to(safe_dtype(maps))
         if self.offset is None:
             mean = maps.mean((0, 2, 3))
@@ -129,19 +101,17 @@ class PatchSums:
             self._begin(maps, mean)
         if self.shifted:
             maps = maps - self.offset.to(maps.dtype)[:, None, None]
-        if self.rows.places * self.columns.places > 1:
+        summed = maps.sum(0)
+        if self.layer is not None:
             maps = maps.contiguous(memory_format=torch.channels_last)
-        kernel = torch.zeros_like(self.kernel)
-        at_once = POSITIONS if self.layer is not None else PLACES
-        for part in maps.split(max(at_once // (height * width), 1)):
-            kernel += _displacements(part, self.rows, self.columns)
+        kernel = self._all_windows(maps)
         if not bool(kernel.isfinite().all()):
             return False
         self.kernel += kernel
-        for part in maps.split(max(POSITIONS // (height + width), 1)):
-            self.summed += part.sum(0)
-            for ring, windows in zip(self.rings, self._ring_windows(), strict=True):
-                ring += symmetric_product(windows(part))
+        self.summed += summed
+        if self.ring:
+            for part in maps.split(max(POSITIONS // max(height, width), 1)):
+                self._add_ring(part)
         self.count += n
         return True
 
@@ -151,47 +121,70 @@ class PatchSums:
         self.shifted = bool((mean.square() > SMALL_OFFSET * variance).any())
         # where there is nothing to lose, a copy of the maps is saved
         self.offset = mean if self.shifted else torch.zeros_like(mean)
-        self.kernel = maps.new_zeros(
-            (channels, channels, rows.places, 2 * columns.places - 1), dtype=torch.float64
-        )
-        self.summed = maps.new_zeros(maps.shape[1:], dtype=torch.float64)
-        sizes = [len(rows.visible(window)[0]) * columns.places for window in rows.ring]
-        sizes += [rows.places * len(columns.visible(window)[0]) for window in columns.ring]
-        self.rings = [
-            maps.new_zeros((channels * size, channels * size), dtype=torch.float64)
-            for size in sizes
-        ]
+        self.kernel = torch.zeros(channels, channels, rows.places, 2 * columns.places - 1).double()
+        self.summed = torch.zeros(maps.shape[1:], dtype=torch.float64)
+        self.ring: dict[tuple, Tensor | float] = dict.fromkeys(self._ring(), 0.0)
 
-    def _ring_windows(self) -> list[Callable[[Tensor], Tensor]]:
-        rows, columns = self.rows, self.columns
-        above = [partial(_row_windows, rows, columns, window) for window in rows.ring]
-        return above + [partial(_column_windows, rows, columns, window) for window in columns.ring]
+    def _ring(self) -> list[tuple]:
+        """Its parts: rows with every column, columns with every row, and, minus, where they meet.
+
+        A part is a pair of windows, of which None stands for every window.
+        """
+        rows, columns = self.rows.ring, self.columns.ring
+        corners = [(i, j) for i in rows for j in columns]
+        return [(i, None) for i in rows] + [(None, j) for j in columns] + corners
+
+    def _all_windows(self, maps: Tensor) -> Tensor:
+        if self.layer is not None:
+            parts = maps.split(max(POSITIONS // (maps.shape[2] * maps.shape[3]), 1))
+            return sum(_displacements(part, self.rows, self.columns) for part in parts)
+        places = maps.flatten(2).split(PLACES, dim=2)  # (n, c, places)
+        products = sum(torch.bmm(part, part.mT).sum(0, dtype=torch.float64) for part in places)
+        return products[:, :, None, None]
+
+    def _add_ring(self, maps: Tensor) -> None:
+        for (row, column), found in self.ring.items():
+            seen = maps
+            if row is not None:
+                seen = seen[:, :, self.rows.visible(row)[1]]
+            if column is not None:
+                seen = seen[..., self.columns.visible(column)[1]]
+            if row is None:  # (n, c, height, V) -> (n, c V, 1, height)
+                seen = seen.transpose(2, 3).flatten(1, 2)[:, :, None]
+                sums = _displacements(seen, ONE, self.rows)
+            elif column is None:  # (n, c, U, width) -> (n, c U, 1, width)
+                sums = _displacements(seen.flatten(1, 2)[:, :, None], ONE, self.columns)
+            else:
+                sums = cross_product(seen.flatten(1), seen.flatten(1))
+            self.ring[row, column] = found + sums
 
     def finish(self) -> tuple[int, Tensor, Tensor]:
         """Number, mean (c·kh·kw,) and centred scatter of all patches, float64."""
         rows, columns = self.rows, self.columns
-        second = _toeplitz(self.kernel, rows, columns)
-        channels, rings = len(second), iter(self.rings)
-        for window in rows.ring:
-            u = slice(*_ends(rows.visible(window)[0]))
-            part = second[:, u, :, :, u]
-            part -= next(rings).reshape(part.shape)
-        for window in columns.ring:
-            v = slice(*_ends(columns.visible(window)[0]))
-            part = second[:, :, v, :, :, v]
-            part -= next(rings).reshape(part.shape)
-        size = channels * rows.places * columns.places
+        second = _toeplitz(self.kernel, rows, columns)  # (c, kh, kw, c, kh, kw)
+        for (row, column), sums in self.ring.items():
+            u = slice(None) if row is None else rows.visible(row)[0]
+            v = slice(None) if column is None else columns.visible(column)[0]
+            part = second[:, u, v, :, u, v]
+            if row is None:  # (c, V, kh, c, V, kh)
+                form = [part.shape[k] for k in (0, 2, 1, 3, 5, 4)]
+                part -= _toeplitz(sums, ONE, rows).reshape(form).permute(0, 2, 1, 3, 5, 4)
+            elif column is None:
+                part -= _toeplitz(sums, ONE, columns).reshape(part.shape)
+            else:
+                part += sums.reshape(part.shape)
+        size = len(second) * rows.places * columns.places
         return self._with_offset(second.reshape(size, size))
 
     def _with_offset(self, second: Tensor) -> tuple[int, Tensor, Tensor]:
         """From Σ p pᵀ and Σ p to p + b."""
         rows, columns = self.rows, self.columns
-        summed = _windows(self.summed[None], rows, columns)[0]  # Σ_n p, (positions, ckk)
+        summed = windows_of(self.summed[None], rows, columns)[0]  # Σ_n p, (positions, ckk)
         count, total = self.count * len(summed), summed.sum(0)
         if not self.shifted:
             return count, total / count, second.addr_(total, total, alpha=-1 / count)
         inside = torch.ones(1, 1, rows.size, columns.size, dtype=torch.float64)
-        inside, offset = _windows(inside, rows, columns)[0], to_float64(self.offset)
+        inside, offset = windows_of(inside, rows, columns)[0], to_float64(self.offset)
         cross = torch.kron(offset, summed.T @ inside)  # Σ p bᵀ
         second += cross
         second += cross.T
@@ -200,7 +193,7 @@ class PatchSums:
         return count, total / count, second.addr_(total, total, alpha=-1 / count)
 
 
-def _displacements(maps: Tensor, rows: _Axis, columns: _Axis) -> Tensor:
+def _displacements(maps: Tensor, rows: Axis, columns: Axis) -> Tensor:
     """R (c, c', kh, 2·kw − 1): Σ x_c(i) x_c'(i + a) for a downwards, or to either side."""
     around = pad(maps, (columns.reach, columns.reach, 0, rows.reach))
     shape = (maps.shape[1], maps.shape[1], rows.places, 2 * columns.places - 1)
@@ -212,7 +205,7 @@ def _displacements(maps: Tensor, rows: _Axis, columns: _Axis) -> Tensor:
     return to_float64(kernel)
 
 
-def _toeplitz(kernel: Tensor, rows: _Axis, columns: _Axis) -> Tensor:
+def _toeplitz(kernel: Tensor, rows: Axis, columns: Axis) -> Tensor:
     """(c, kh, kw, c', kh, kw) from R: the entry at places u and u' is R at u' − u."""
     back = kernel.transpose(0, 1).flip(2, 3)  # R_cc'(−a) = R_c'c(a)
     every = torch.cat([back[:, :, :-1], kernel], dim=2)  # (c, c', 2·kh − 1, 2·kw − 1)
@@ -223,32 +216,3 @@ def _toeplitz(kernel: Tensor, rows: _Axis, columns: _Axis) -> Tensor:
         (channels, kh, kw, channels, kh, kw), (first, down, along, second, down, along)
     )
     return from_the_last.flip(1, 2)
-
-
-def _row_windows(rows: _Axis, columns: _Axis, window: int, maps: Tensor) -> Tensor:
-    """What windows at a row of the ring see of maps, at every column that touches them."""
-    _, lines = rows.visible(window)
-    seen = pad(maps[:, :, slice(*_ends(lines, rows.dilation))], (columns.reach, columns.reach))
-    seen = seen.unfold(3, columns.reach + 1, 1)[..., :: columns.dilation]
-    return seen.permute(0, 3, 1, 2, 4).flatten(2).flatten(0, 1)  # from (n, c, places, columns, kw)
-
-
-def _column_windows(rows: _Axis, columns: _Axis, window: int, maps: Tensor) -> Tensor:
-    """What windows at a column of the ring see of maps, at the rows of the outputs."""
-    _, lines = columns.visible(window)
-    seen = pad(maps[..., slice(*_ends(lines, columns.dilation))], (0, 0, rows.low, rows.high))
-    seen = seen.unfold(2, rows.reach + 1, 1)[..., :: rows.dilation]
-    return seen.permute(0, 2, 1, 4, 3).flatten(2).flatten(0, 1)  # from (n, c, rows, places, kh)
-
-
-def _ends(numbers: list[int], step: int = 1) -> tuple[int, int, int]:
-    """The slice that holds equally spaced numbers."""
-    return numbers[0], numbers[-1] + 1, step
-
-
-def _windows(maps: Tensor, rows: _Axis, columns: _Axis) -> Tensor:
-    """The patches of the layer's outputs, (n, positions, c·kh·kw), zeros included."""
-    padded = pad(maps, (columns.low, columns.high, rows.low, rows.high))
-    windows = padded.unfold(2, rows.reach + 1, 1).unfold(3, columns.reach + 1, 1)
-    windows = windows[..., :: rows.dilation, :: columns.dilation]  # (n, c, h, w, kh, kw)
-    return windows.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)

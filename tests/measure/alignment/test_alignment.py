@@ -258,6 +258,13 @@ def test_without_intervals():
     assert few.array("low").isnan().all()
 
 
+def test_convolutions_have_intervals_if_asked_for():
+    model, loader = seeded(ConvNet), batches(drawn(60, 1, 6, 6), torch.arange(60) % 3)
+    assert alignment(model, loader, cross_entropy).array("low").isnan().all()
+    found = alignment(model, loader, cross_entropy, interval=True)
+    assert (found.array("low") < found.array("high")).all()
+
+
 def test_a_dead_layer_is_nan_and_says_so():
     model = seeded(mlp)
     with torch.no_grad():
