@@ -12,7 +12,7 @@ import time
 
 import torch
 
-from tests.bench import ensemble, memory, overhead, product, recorded, vocabulary
+from tests.bench import alignment, ensemble, memory, overhead, product, recorded, vocabulary
 
 
 def main():
@@ -22,6 +22,7 @@ def main():
         "sweep": lambda: ensemble.run(thread_counts),
         "d_lr": lambda: product.run(thread_counts),
         "measure": lambda: overhead.run(thread_counts),
+        "alignment": lambda: alignment.run(thread_counts),
         "head": vocabulary.run,
         "memory": memory.run,
         "recorded": recorded.run,
