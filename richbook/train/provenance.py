@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import platform
+import subprocess
 from datetime import date
 from importlib.metadata import version
+from pathlib import Path
 
 from richbook.measure import isotropic_d_lr
 from richbook.train.data import load_data
@@ -43,3 +45,16 @@ def how_made(seconds: float, device: str, threads: int) -> dict:
         "threads": threads,
         "wall_seconds": round(seconds, 1),
     }
+
+
+def commit() -> str:
+    """The commit of the checkout that this package runs from, "-dirty" if it was changed since, or
+    the version of an installed package."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
+    folder = Path(__file__).resolve().parents[2]
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        done = None
+    inside = (folder / ".git").exists() and done is not None and done.returncode == 0
+    return done.stdout.strip() if inside else f"richbook {version('richbook')}"
