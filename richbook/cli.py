@@ -1,4 +1,4 @@
-"""The command `richbook`: doctor, lab, book, sweep.
+"""The command `richbook`: doctor, lab, book, sweep, reproduce.
 
 One function per command, registered in `COMMANDS`. Whatever is slow to import is imported inside.
 """
@@ -75,6 +75,37 @@ def sweep(options: argparse.Namespace) -> int:
     return 0
 
 
+def reproduce(options: argparse.Namespace) -> int:
+    """Run an experiment of the richness paper again and compare it with the recorded result.
+
+    A run that is stopped goes on when the same command is given again. Returns 1 if a number leaves
+    its recorded band.
+    """
+    from richbook.experiments import listing
+
+    if options.list or options.name is None:
+        print(listing.recipes())
+        return 0
+    changes = {name: getattr(options, name) for name in ("seeds", "data")}
+    try:
+        result, out = listing.run(
+            options.name,
+            options.out,
+            variant="quick" if options.quick else options.variant,
+            device=options.device,
+            workers=options.workers,
+            restart=options.restart,
+            progress=sys.stderr.isatty(),
+            **{name: value for name, value in changes.items() if value is not None},
+        )
+    except KeyboardInterrupt:
+        print("\nStopped. The same command goes on from here.", file=sys.stderr)
+        return 130
+    text, inside = listing.comparison(result)
+    print(f"{text}\nThe result lies in {out}")
+    return 0 if inside else 1
+
+
 def _book_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the pages go: build/html")
     which = parser.add_mutually_exclusive_group()
@@ -94,10 +125,31 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="cpu, cuda or mps; default: the fastest that is there")
 
 
+def _reproduce_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", metavar="NAME", help="which one; none lists them")
+    parser.add_argument("--list", action="store_true", help="list the experiments")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="default: NAME.nc")
+    parser.add_argument("--device", help="cpu, cuda or mps; default: the fastest that is there")
+    parser.add_argument("--data", help="another data set, by its name in load_data")
+    parser.add_argument("--seeds", type=int, metavar="N", help="how many seeds; default: 3")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--quick", action="store_true", help="a version that takes seconds")
+    which.add_argument("--variant", help="full, stand-in (small, for a CPU) or real (for a GPU)")
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="networks at a time; default: one a CPU core"
+    )
+    parser.add_argument(
+        "--restart", action="store_true", help="begin anew where a stopped run could go on"
+    )
+
+
 COMMANDS = {
     "doctor": Command("check the installation and say what is missing", doctor),
     "lab": Command("open the book in JupyterLab; takes its options", lab, passes_on=True),
     "book": Command("execute the chapters and build the HTML book", book, _book_arguments),
+    "reproduce": Command(
+        "run an experiment of the richness paper again", reproduce, _reproduce_arguments
+    ),
     "sweep": Command("train the book's sweep again", sweep, _sweep_arguments),
 }
 

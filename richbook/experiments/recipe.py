@@ -57,28 +57,42 @@ class Row:
     Attributes:
         setting: in words, what was trained and measured.
         variable: the name of the recorded variable.
-        at: where along the recipe's axis, and the step if it is not the last.
-        paper: the paper's number, or None where it has none.
+        at: where along the recipe's axis.
+        paper: the paper's number or verdict, or None where it has none.
     """
 
     setting: str
     variable: str
     at: Mapping[str, object]
-    paper: float | None = None
+    paper: float | str | None = None
+
+    def per_seed(self, result: xr.Dataset) -> xr.DataArray:
+        """The number of every seed at the last step: (seed,)."""
+        return result[self.variable].sel(self.at).isel(step=-1)
+
+
+@dataclass(frozen=True)
+class DerivedRow:
+    """A number of the reproduction table that takes more than looking up.
+
+    Attributes:
+        setting: in words, what was trained and measured.
+        compute: result -> the number of every seed, (seed,).
+        paper: the paper's number or verdict, or None where it has none.
+    """
+
+    setting: str
+    compute: Callable[[xr.Dataset], xr.DataArray]
+    paper: float | str | None = None
 
     def per_seed(self, result: xr.Dataset) -> xr.DataArray:
         """The number of every seed: (seed,)."""
-        values = result[self.variable].sel({k: v for k, v in self.at.items() if k != "step"})
-        if "step" not in values.dims:
-            return values
-        if "step" in self.at:
-            return values.sel(step=self.at["step"], method="nearest")
-        return values.isel(step=-1)
+        return self.compute(result)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Whether an experiment leads to the conclusion of the paper: "yes", "no", "partly", and why."""
+    """Whether the conclusion is the paper's ("yes", "partly" or "no"), and why."""
 
     same: str
     why: str
@@ -105,7 +119,7 @@ class Recipe:
     axis: str
     build: Callable[[Config, object, int, torch.device], Trial]
     variants: Mapping[str, Config]
-    rows: tuple[Row, ...]
+    rows: tuple[Row | DerivedRow, ...]
     finding: Callable[[xr.Dataset], Finding]
     curves: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 

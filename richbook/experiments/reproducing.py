@@ -112,7 +112,8 @@ def assembled(recipe: Recipe, config: Config, trials: list[dict]) -> xr.Dataset:
         filled = np.full((len(trials), len(steps), *example.shape), np.nan, dtype=np.float32)
         for row, trial in enumerate(trials):
             for column, record in enumerate(trial["records"]):
-                filled[row, column] = record[name].numpy()
+                if name in record:  # some have no value before the first step
+                    filled[row, column] = record[name].numpy()
         dims = (recipe.axis, "seed", "step", *recipe.curves.get(name, ()))
         variables[name] = (dims, filled.reshape(*shape, *filled.shape[1:]))
     for name, key, kind in (("seconds", "seconds", float), ("diverged_at", "diverged_at", int)):

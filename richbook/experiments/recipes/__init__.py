@@ -1,7 +1,18 @@
 """The experiments of the richness paper, one short file each."""
 
 from richbook.experiments.recipe import Recipe
-from richbook.experiments.recipes import label_in_pixels
+from richbook.experiments.recipes import (
+    feature_quality,
+    label_in_pixels,
+    target_scale,
+    weight_decay,
+)
 
+MODULES = (
+    label_in_pixels,
+    weight_decay,
+    target_scale,
+    feature_quality,
+)
 #: Every recipe by the name that ``richbook reproduce`` knows.
-RECIPES: dict[str, Recipe] = {module.RECIPE.name: module.RECIPE for module in (label_in_pixels,)}
+RECIPES: dict[str, Recipe] = {module.RECIPE.name: module.RECIPE for module in MODULES}

@@ -121,7 +121,12 @@ def _rows() -> tuple[Row, ...]:
         name = f"MNIST, label in ten pixels, {trained} trained"
         rows.append(Row(f"{name}: D_LR", "d_lr", at, paper_d_lr))
         rows.append(
-            Row(f"{name}: test accuracy, random code", "test_accuracy_random_code", at, paper_accuracy)
+            Row(
+                f"{name}: test accuracy, random code",
+                "test_accuracy_random_code",
+                at,
+                paper_accuracy,
+            )
         )
         rows.append(Row(f"{name}: test accuracy, no code", "test_accuracy_no_code", at))
     return tuple(rows)
