@@ -112,6 +112,8 @@ class Recipe:
         rows: the numbers of the reproduction table.
         finding: looks at a result and says whether the paper's conclusion holds.
         curves: names of the dimensions of every recorded variable that is not a scalar.
+        many_threads: whether the networks are large enough to gain from several CPU threads; small
+            ones are slower on two than on one.
     """
 
     name: str
@@ -122,6 +124,7 @@ class Recipe:
     rows: tuple[Row | DerivedRow, ...]
     finding: Callable[[xr.Dataset], Finding]
     curves: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    many_threads: bool = False
 
     def variant_for(self, device: torch.device) -> str:
         """The variant to run where nobody asked for one: the real one needs a GPU."""

@@ -80,7 +80,11 @@ def reproduce(
     start = time.monotonic()
     total = config.steps * len(jobs)
     with tqdm(total=total, disable=not progress, desc=recipe.name, unit="step") as bar:
-        run_all(jobs, workers, bar.update)
+        try:
+            run_all(jobs, workers, bar.update)
+        except BaseException:
+            workplace.close_if_bare()
+            raise
     result = assembled(recipe, config, [workplace.load(job.index, job.seed) for job in jobs])
     result.attrs |= _attributes(recipe, variant, config)
     result.attrs |= how_made(time.monotonic() - start, str(device), jobs[0].threads)
@@ -133,7 +137,7 @@ def _plan(recipe: Recipe, variant: str, config: Config, device: torch.device) ->
 def _jobs(
     recipe: Recipe, config: Config, device: torch.device, workplace: Workplace, workers: int
 ) -> list[Job]:
-    threads = max(1, (os.cpu_count() or 1) // workers)
+    threads = max(1, (os.cpu_count() or 1) // workers) if recipe.many_threads else 1
     return [
         Job(recipe, config, index, seed, str(device), workplace, threads)
         for index in range(len(config.values))

@@ -66,6 +66,11 @@ class Workplace:
         torch.save(content, partial)
         os.replace(partial, path)
 
+    def close_if_bare(self) -> None:
+        """Remove the folder if no trial has got anywhere: there is nothing to go on with."""
+        if not list(self.folder.glob("*.pt")):
+            self.close()
+
     def close(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
