@@ -161,11 +161,16 @@ class ReproductionTable:
         self.findings = {name: found(name).finding(result) for name, result in results.items()}
         self.seeds = {name: result.sizes["seed"] for name, result in results.items()}
 
-    def rows(self) -> list[list[str]]:
-        """Cells as text. The verdict stands in the first row of each recipe."""
+    def rows(self, brief: bool = False) -> list[list[str]]:
+        """Cells as text; the verdict stands in the first row of each recipe.
+
+        Args:
+            brief: leave out the rows of which the paper says nothing.
+        """
         rows = []
         for name, comparisons in self.comparisons.items():
-            for index, comparison in enumerate(comparisons):
+            kept = [each for each in comparisons if each.paper is not None or not brief]
+            for index, comparison in enumerate(kept):
                 rows.append([*comparison.cells(), self.verdict(name) if index == 0 else ""])
         return rows
 
@@ -174,9 +179,9 @@ class ReproductionTable:
         finding = self.findings[name]
         return f"{finding.same}: {finding.why}"
 
-    def to_markdown(self) -> str:
-        """The table in Markdown, as the README has it."""
-        lines = [self.HEADER, ["---"] * len(self.HEADER), *self.rows()]
+    def to_markdown(self, brief: bool = False) -> str:
+        """The table in Markdown; the README has the brief one."""
+        lines = [self.HEADER, ["---"] * len(self.HEADER), *self.rows(brief)]
         return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
     def __repr__(self) -> str:

@@ -7,9 +7,17 @@ import pytest
 import xarray as xr
 from scipy import stats
 
-from richbook.experiments import RECIPES, at_equal_loss, load_result, rank_correlation, results
+from richbook.experiments import (
+    RECIPES,
+    at_equal_loss,
+    load_result,
+    rank_correlation,
+    reproduction_table,
+    results,
+)
 from richbook.experiments.results import ReproductionTable, band, compare
 from richbook.measure import RichbookError
+from tests.conftest import ROOT
 
 
 def dataset(losses, values, axis="rate"):
@@ -102,3 +110,8 @@ def test_every_recipe_has_a_verdict(name):
         assert np.isfinite(row.ours).all(), row.setting
     assert html.escape(finding.why) in table._repr_html_()
     assert table.to_markdown().count("\n") == 1 + len(RECIPES[name].rows)
+
+
+def test_the_readme_has_the_table_of_the_recorded_results():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert reproduction_table().to_markdown(brief=True) in readme

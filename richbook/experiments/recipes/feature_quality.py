@@ -88,10 +88,10 @@ def finding(result: xr.Dataset) -> Finding:
         same,
         f"In the rich network the strongest functions gain {float(gains['strong'].mean()):+.2f} in "
         f"quality, the next {float(gains['middle'].mean()):+.2f}, the weakest "
-        f"{float(gains['weak'].mean()):+.3f}. Strength and quality are correlated at every step (at "
-        f"least {float(along.min()):.2f} by rank), though less after training "
-        f"({float(along.isel(step=-1).mean()):.2f}) than before "
-        f"({float(along.isel(step=0).mean()):.2f}): what the strong gain, the next lose.",
+        f"{float(gains['weak'].mean()):+.3f}. Strength and quality are correlated at every step, "
+        f"by rank at {float(along.isel(step=0).mean()):.2f} before training, "
+        f"{float(along.mean('seed').max()):.2f} at most and "
+        f"{float(along.isel(step=-1).mean()):.2f} at the end: what the strong gain, the next lose.",
     )
 
 

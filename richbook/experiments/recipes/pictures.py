@@ -6,7 +6,10 @@ pass of training runs in bfloat16; what is recorded is computed in float32.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,8 +17,9 @@ import xarray as xr
 from torch import Tensor, nn
 from torch.nn import functional
 
+from richbook.experiments.comparing import at_equal_loss
 from richbook.experiments.measuring import accuracy, class_measures, forward, kernel_measures
-from richbook.experiments.recipe import Config, Row
+from richbook.experiments.recipe import Config, DerivedRow
 from richbook.experiments.trial import Batches, Trial
 from richbook.measure import parameter_norm
 from richbook.train.data import load_data
@@ -23,6 +27,8 @@ from richbook.train.recording import centred_targets
 from richbook.train.settings import log_steps
 from richbook.train.vision import as_pictures
 
+#: Devices on which the forward pass of training runs in bfloat16.
+BFLOAT16_DEVICES = ("cuda",)
 #: The curves are kept up to this k.
 LONGEST_CURVE = 64
 #: Pictures from which batch norm takes its first running statistics.
@@ -56,7 +62,7 @@ class PictureConfig(Config):
     weight_decay: float = 5e-4
 
     def record_at(self) -> list[int]:
-        """Half of the steps spaced evenly on a log axis, for the beginning, half on a linear one."""
+        """Half of the steps are spaced evenly on a log axis, the other half on a linear one."""
         half = max(self.records // 2, 2)
         linear = np.linspace(0, self.steps, half + 1).round().astype(int).tolist()
         return sorted({*log_steps(self.steps, half), *linear})
@@ -127,7 +133,8 @@ def picture_trial(
 
     def loss(step: int) -> Tensor:
         index = batches(step)
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+        half = device.type in BFLOAT16_DEVICES
+        with torch.autocast(device.type, torch.bfloat16, enabled=half):
             outputs = network(pictures.train[index])
         return functional.cross_entropy(outputs.float(), pictures.train_labels[index])
 
@@ -142,7 +149,9 @@ def start_statistics(network: nn.Module, pictures: Tensor) -> None:
 
     So the network that is measured at step 0 is the one that training sees.
     """
-    layers = [each for each in network.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+    layers = [
+        each for each in network.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)
+    ]
     usual = [layer.momentum for layer in layers]
     network.train()
     for layer in layers:
@@ -153,7 +162,7 @@ def start_statistics(network: nn.Module, pictures: Tensor) -> None:
         layer.momentum = momentum
 
 
-def _recorder(config: PictureConfig, network: nn.Module, pictures: Pictures):
+def _recorder(config: PictureConfig, network: nn.Module, pictures: Pictures) -> Callable[[], dict]:
     measured = pictures.train[: config.measured_images]
     labels = pictures.train_labels[: config.measured_images]
     targets = centred_targets(labels, pictures.classes)
@@ -180,49 +189,48 @@ def _recorder(config: PictureConfig, network: nn.Module, pictures: Pictures):
     return measure
 
 
-def common_loss(result: xr.Dataset) -> float:
-    """The lowest training loss that every network of a result has reached."""
-    return float(result.train_loss.min("step", skipna=True).max())
+def equal_loss_row(setting: str, at: dict, among: dict | None = None) -> DerivedRow:
+    """D_LR where networks have the same training loss, as a row of the reproduction table.
+
+    Args:
+        setting: what was trained, in words.
+        at: where along the recipe's axis.
+        among: a choice along that axis; the loss is the lowest that all of these reach.
+    """
+    compute = partial(_at_equal_loss, at=at, among=among or {})
+    return DerivedRow(f"{setting}: D_LR at equal training loss", compute)
 
 
-def at_loss(result: xr.Dataset, variable: str, loss: float) -> xr.DataArray:
-    """A recorded scalar where the training loss first falls to ``loss``.
+def before_training_row(setting: str, at: dict) -> DerivedRow:
+    """D_LR at step 0, as a row of the reproduction table."""
+    return DerivedRow(f"{setting}: D_LR before training", partial(_before_training, at=at))
 
-    Between the two records around that moment the value is interpolated, linearly in the logarithm
-    of the loss. Networks that never get there are nan.
+
+def _at_equal_loss(result: xr.Dataset, at: dict, among: dict) -> xr.DataArray:
+    return at_equal_loss(result.sel(among), "d_lr").sel(at)
+
+
+def _before_training(result: xr.Dataset, at: dict) -> xr.DataArray:
+    return result.d_lr.sel(at).isel(step=0)
+
+
+def what_was_trained(result: xr.Dataset) -> str:
+    """How a finding begins: the data, and what makes a stand-in smaller than the real thing."""
+    config, variant = json.loads(result.attrs["config"]), result.attrs["variant"]
+    if variant == "real":
+        return f"On {config['data']}, "
+    side, count = config["average"], config["train_images"]
+    pictures = f"{count or 'all'} pictures of {config['data']}"
+    averaged = f" averaged over {side} × {side} pixels" if side > 1 else ""
+    return f"In the {variant} ({pictures}{averaged}, first layer of {config['width']} channels), "
+
+
+def spread(values: xr.DataArray, form: str) -> str:
+    """Mean ± standard deviation over the seeds, as text.
 
     Example:
-        >>> run = xr.Dataset(
-        ...     {"train_loss": ("step", [1.0, 0.1, 0.01]), "d_lr": ("step", [0.5, 0.3, 0.1])}
-        ... )
-        >>> round(float(at_loss(run, "d_lr", 0.1**0.5)), 3), float(at_loss(run, "d_lr", 0.001))
-        (0.4, nan)
+        >>> spread(xr.DataArray([0.1, 0.2, 0.3], dims="seed"), ".1%")
+        '20.0% ± 10.0%'
     """
-
-    def one(losses: np.ndarray, values: np.ndarray) -> float:
-        below = np.flatnonzero(losses <= loss)
-        if len(below) == 0:
-            return np.nan
-        after = below[0]
-        if after == 0:
-            return float(values[0])
-        high, low = np.log(losses[after - 1]), np.log(losses[after])
-        share = (high - np.log(loss)) / (high - low)
-        return float(values[after - 1] + share * (values[after] - values[after - 1]))
-
-    return xr.apply_ufunc(
-        one,
-        result.train_loss.astype(float),
-        result[variable].astype(float),
-        input_core_dims=[["step"], ["step"]],
-        vectorize=True,
-    )
-
-
-@dataclass(frozen=True)
-class EqualLossRow(Row):
-    """A number of the reproduction table, taken where all networks have the same training loss."""
-
-    def per_seed(self, result: xr.Dataset) -> xr.DataArray:
-        """The number of every seed where the loss is the lowest that all have reached."""
-        return at_loss(result.sel(self.at), self.variable, common_loss(result))
+    middle, seeds = f"{float(values.mean()):{form}}", values.size
+    return middle if seeds < 2 else f"{middle} ± {float(values.std(ddof=1)):{form}}"
