@@ -73,6 +73,7 @@ class Evaluation:
 
     def _record(self, data: Data, initial: Moments) -> dict[str, Tensor]:
         labels = data.train_labels.to(self.train_outputs.device)
+        present = labels.unique(return_inverse=True)[1]  # a subset may lack some of the classes
         targets = self.target_scale[:, None, None] * centred_targets(labels, data.classes)
         train_loss = squared_error(self.train_outputs, targets)
         finite = train_loss.isfinite() & _all_finite(self.train_features)
@@ -89,7 +90,7 @@ class Evaluation:
             "train_loss": train_loss,
             "train_accuracy": _accuracy(outputs, labels),
             "test_accuracy": _accuracy(self.test_outputs, data.test_labels),
-            "nc1": within_over_between(features, labels),
+            "nc1": within_over_between(features, present),
             "s_init": 1 - cka_from_moments(movement, features.dtype, features.dtype),
             "parameter_norm": self.parameter_norm,
             "utilization": utilization_from_moments(moments, tolerance)[1],

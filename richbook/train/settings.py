@@ -11,7 +11,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from richbook.measure import RichbookError
-from richbook.train.data import DATA_NAMES
+from richbook.train.data import PICTURE_NAMES
 
 ACTIVATIONS = ("relu", "tanh", "linear")
 COUNTS = ("steps", "batch_size", "width", "depth")
@@ -30,7 +30,7 @@ class TrainingSettings:
     convention).
 
     Attributes:
-        data: a name that ``load_data`` knows.
+        data: a name that ``load_data`` knows, of pictures: the inputs must be real numbers.
         weight_decay: γ, at least 0.
         target_scale: s, above 0.
         learning_rate: η, above 0.
@@ -76,7 +76,8 @@ class TrainingSettings:
             between = f"from {least} to {most}" if most else f"of at least {least}"
             self._check(name, in_range, f"a whole number {between}", int)
         self._check("activation", self.activation in ACTIVATIONS, one_of(ACTIVATIONS))
-        self._check("data", self.data in DATA_NAMES, one_of(DATA_NAMES))
+        expected = f"pictures, {one_of(PICTURE_NAMES)}"
+        self._check("data", self.data in PICTURE_NAMES, expected)
         self._check("zero_head", isinstance(self.zero_head, bool | np.bool_), "True or False", bool)
 
     def _check(self, name: str, holds: bool, expected: str, kind: type | None = None) -> None:

@@ -1,8 +1,6 @@
-"""The data sets by name: digits, and MNIST and Fashion-MNIST from a folder or from OpenML."""
+"""The data sets by name: digits, and the real files of MNIST and Fashion-MNIST."""
 
 import importlib
-import urllib.error
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ from richbook.measure import RichbookError
 from richbook.train import load_data
 
 loading = importlib.import_module("richbook.train.data")
+pictures = importlib.import_module("richbook.train.pictures")
 
 
 def raw_digits():
@@ -84,8 +83,8 @@ def test_every_class_is_in_both_parts():
 def test_unknown_name(name):
     with pytest.raises(RichbookError) as caught:
         load_data(name)
-    expected = "name: expected one of digits, mnist, fashion-mnist, got "
-    assert str(caught.value) == expected + repr(name)
+    names = "digits, mnist, fashion-mnist, cifar10, cifar100, modular"
+    assert str(caught.value) == f"name: expected one of {names}, got {name!r}"
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
@@ -105,73 +104,46 @@ def test_the_real_files(mnist_folder, name):
         assert data.test_labels[:5].tolist() == [7, 2, 1, 0, 4]
 
 
-@pytest.fixture
-def openml(monkeypatch):
-    """Stand in for the fetcher: the test sets ``answer``; ``asked`` lists the calls."""
-    answers = SimpleNamespace(answer=None, asked=[])
-
-    def fetch(name, **options):
-        answers.asked.append((name, options))
-        if isinstance(answers.answer, Exception):
-            raise answers.answer
-        return answers.answer
-
-    monkeypatch.delenv("RICHBOOK_DATA", raising=False)
-    monkeypatch.setattr(sklearn.datasets, "fetch_openml", fetch)
-    loading._from_openml.cache_clear()
-    yield answers
-    loading._from_openml.cache_clear()
-
-
-def bunch(count, pixels):
-    data = np.zeros((count, pixels), dtype=np.uint8)
-    data[:, 0] = np.arange(count) % 250
-    return SimpleNamespace(data=data, target=np.array([str(i % 10) for i in range(count)]))
-
-
-@pytest.mark.parametrize(
-    ("name", "asked"), [("mnist", "mnist_784"), ("fashion-mnist", "Fashion-MNIST")]
-)
-def test_from_openml(openml, name, asked):
-    openml.answer = bunch(70000, 784)
-    data = load_data(name)
-    assert [call[0] for call in openml.asked] == [asked]
-    assert data.train_inputs.shape == (60000, 784) and data.test_inputs.shape == (10000, 784)
-    assert data.train_labels[:3].tolist() == [0, 1, 2] and data.test_labels[-1] == 9
-    assert data.image_shape == (28, 28) and data.classes == 10
-    assert load_data(name) is data and len(openml.asked) == 1  # fetched once
-
-
-@pytest.mark.parametrize(
-    "failure", [urllib.error.URLError("no route"), ValueError("?"), OSError("x")]
-)
-def test_no_network_says_both_ways(openml, failure):
-    openml.answer = failure
-    with pytest.raises(RichbookError) as caught:
+@pytest.mark.parametrize("folder", ["~nobody-of-this-name/sets", "~/\0"])
+def test_no_such_home(monkeypatch, folder):
+    monkeypatch.setattr(loading.os, "environ", {"RICHBOOK_DATA": folder})
+    with pytest.raises(RichbookError, match="RICHBOOK_DATA: expected a folder"):
         load_data("mnist")
-    message = str(caught.value)
-    assert "RICHBOOK_DATA" in message and "mnist/train-images-idx3-ubyte" in message
-    assert "OpenML" in message and "network" in message and str(failure) in message
 
 
-def test_failure_to_fetch_is_not_remembered(openml):
-    openml.answer = OSError("no network")
-    with pytest.raises(RichbookError):
-        load_data("mnist")
-    openml.answer = bunch(70000, 784)
-    assert load_data("mnist").classes == 10
-
-
-@pytest.mark.parametrize(("count", "pixels"), [(70000, 783), (60000, 784)])
-def test_openml_gives_something_else(openml, count, pixels):
-    openml.answer = bunch(count, pixels)
-    expected = rf"^mnist: expected 70000 images of 784 pixels .*got shape \({count}, {pixels}\)"
+def test_real_files_of_another_set_are_noticed(mnist_folder, tmp_path, monkeypatch):
+    """The published sets differ in how many pictures of each class they have."""
+    if not (mnist_folder / "fashion-mnist").is_dir():
+        pytest.skip(f"no fashion-mnist in {mnist_folder}")
+    (tmp_path / "mnist").symlink_to(mnist_folder / "fashion-mnist")
+    monkeypatch.setenv("RICHBOOK_DATA", str(tmp_path))
+    expected = r"train-images.*: expected 5923 of 60000 pictures in class 0, as in mnist, got 6000"
     with pytest.raises(RichbookError, match=expected):
         load_data("mnist")
 
 
-def test_empty_variable_counts_as_none(openml, monkeypatch):
-    monkeypatch.setenv("RICHBOOK_DATA", "")
-    openml.answer = OSError("no network")
-    with pytest.raises(RichbookError, match="OpenML"):
+def test_real_files_swapped_as_a_whole(mnist_folder, tmp_path, monkeypatch):
+    (tmp_path / "mnist").mkdir()
+    for file in (mnist_folder / "mnist").iterdir():
+        one, other = ("train", "t10k") if file.name.startswith("train") else ("t10k", "train")
+        (tmp_path / "mnist" / file.name.replace(one, other)).symlink_to(file)
+    monkeypatch.setenv("RICHBOOK_DATA", str(tmp_path))
+    with pytest.raises(RichbookError, match="got 10000 and 60000; are .* swapped"):
         load_data("mnist")
+
+
+def test_many_colour_pictures_are_standardised_exactly():
+    """Ten million pixels a channel, in float32, against sums of whole numbers."""
+    rng = np.random.default_rng(0)
+    shades = rng.integers(0, 256, size=(500, 3 * 1024), dtype=np.uint8)
+    shades[:, :1024] //= 8
+    many = np.repeat(shades, 20, axis=0)  # 10 000 pictures
+    part = pictures.Pictures("here", many, np.arange(len(many)) % 10)
+    data = pictures.standardised("many", part, part, 10, (3, 32, 32))
+    for channel in range(3):
+        values = shades[:, channel * 1024 : (channel + 1) * 1024].astype(np.int64)
+        mean = values.sum() / values.size
+        spread = np.sqrt((values**2).sum() / values.size - mean**2)
+        expected = (values[:20] - mean) / spread
+        got = data.train_inputs[: 20 * 20 : 20, channel * 1024 : (channel + 1) * 1024]
+        assert np.allclose(got, expected, atol=2e-6)

@@ -1,13 +1,18 @@
 """Reading data sets from IDX files, and what is said about files that are not in order."""
 
 import gzip
+import os
+import struct
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from richbook.measure import RichbookError
 from richbook.train import load_data
+from richbook.train.data import read_idx
 from tests.train import idx
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
@@ -28,7 +33,7 @@ def test_good_folder(folder, zipped):
     images, labels = idx.pictures(12, 0)
     tests, test_labels = idx.pictures(6, 1)
     mean, spread = images.mean(), images.std(ddof=1)
-    assert data.name == "mnist" and data.classes == 3 and data.image_shape == (4, 5)
+    assert data.name == "mnist" and data.classes == 10 and data.image_shape == (4, 5)
     assert data.train_inputs.dtype == data.test_inputs.dtype == torch.float32
     assert data.train_labels.dtype == data.test_labels.dtype == torch.int64
     assert np.allclose(data.train_inputs, (images.reshape(12, 20) - mean) / spread, atol=1e-6)
@@ -74,11 +79,12 @@ def test_too_long(folder, name):
     fails(folder, files, str(folder / name), "expected", "bytes of data")
 
 
-@pytest.mark.parametrize("length", [0, 3, 7])
+@pytest.mark.parametrize("length", [0, 3, 4, 7])
 def test_truncated_header(folder, length):
     files = idx.files()
     files[LABELS] = files[LABELS][:length]
-    fails(folder, files, str(folder / LABELS), "expected an IDX file of unsigned bytes")
+    said = f"expected a header of 8 bytes, got {length}" if length > 3 else "expected an IDX file"
+    fails(folder, files, str(folder / LABELS), said)
 
 
 @pytest.mark.parametrize("name", idx.files())
@@ -132,25 +138,131 @@ def test_images_where_labels_belong(folder):
 def test_more_images_than_labels(folder):
     files = idx.files()
     files[LABELS] = idx.encode(np.arange(11) % 3)
-    fails(folder, files, str(folder), "train has 12 images but 11 labels")
+    fails(folder, files, str(folder), f"train has 12 images in {IMAGES} but 11 labels in {LABELS}")
 
 
 def test_train_images_and_test_images_swapped(folder):
     files = idx.files()
     files[IMAGES], files[TEST_IMAGES] = files[TEST_IMAGES], files[IMAGES]
-    fails(folder, files, str(folder), "train has 6 images but 12 labels")
+    fails(folder, files, str(folder), f"train has 6 images in {IMAGES} but 12 labels in {LABELS}")
+
+
+def test_both_pairs_swapped(folder):
+    files = idx.files()
+    for one, other in ((IMAGES, TEST_IMAGES), (LABELS, TEST_LABELS)):
+        files[one], files[other] = files[other], files[one]
+    said = ("got 6 and 12", "are the training and the test files swapped?")
+    fails(folder, files, str(folder / IMAGES), str(folder / TEST_IMAGES), *said)
+
+
+@pytest.mark.parametrize(("name", "row"), [(LABELS, 7), (TEST_LABELS, 0)])
+def test_a_label_that_there_is_not(folder, name, row):
+    files = idx.files()
+    content = bytearray(files[name])
+    content[8 + row] = 10
+    files[name] = bytes(content)
+    fails(folder, files, str(folder / name), f"expected labels from 0 to 9, got 10 in row {row}")
+
+
+def test_pictures_without_any_contrast(folder):
+    files = idx.files()
+    files[IMAGES] = idx.encode(np.full((12, 4, 5), 9))
+    fails(folder, files, str(folder / IMAGES), "expected pixels that differ, got 9 everywhere")
+
+
+@pytest.mark.parametrize(
+    "sizes", [(0, 2**32 - 1, 2**32 - 1), (2**32 - 1, 0, 2**32 - 1), (2**31, 2**32 - 1, 0)]
+)
+def test_empty_but_vast(folder, sizes):
+    """No bytes are missing, but NumPy has no such array."""
+    files = idx.files()
+    files[IMAGES] = files[IMAGES][:4] + struct.pack(">3I", *sizes)
+    fails(folder, files, str(folder / IMAGES), f"sizes of at least 1, the file says {sizes}")
+
+
+def test_vast(folder):
+    files = idx.files()
+    files[IMAGES] = files[IMAGES][:4] + struct.pack(">3I", *[2**32 - 1] * 3) + bytes(9)
+    fails(folder, files, f"expected {(2**32 - 1) ** 3} bytes of data", "got 9")
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_empty_file(folder, zipped):
+    files = idx.files()
+    name = f"{LABELS}.gz" if zipped else LABELS
+    del files[LABELS]
+    idx.write(folder, files)
+    (folder / name).write_bytes(b"")
+    fails(folder, {}, str(folder / name), "expected an IDX file of unsigned bytes, got", "b''")
+
+
+def test_a_file_that_may_not_be_read(folder, monkeypatch):
+    idx.write(folder, idx.files())
+
+    def forbidden(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(type(folder), "read_bytes", forbidden)
+    fails(folder, {}, str(folder / IMAGES), "cannot be read", "Permission denied")
+
+
+def test_a_folder_that_may_not_be_looked_into(folder, monkeypatch):
+    idx.write(folder, idx.files())
+
+    def forbidden(path, *_, **__):
+        if str(path).startswith(str(folder)):
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path)
+
+    stat = os.stat
+    monkeypatch.setattr(os, "stat", forbidden)
+    with pytest.raises(RichbookError, match="cannot be read .*Permission denied"):
+        load_data("mnist")
+
+
+def test_a_flipped_bit_in_an_archive(folder):
+    """Only the checksum at its end can tell."""
+    idx.write(folder, idx.files(), zipped=True)
+    stored = bytearray(gzip.compress(idx.files()[IMAGES], compresslevel=0))
+    stored[len(stored) // 2] ^= 1
+    (folder / f"{IMAGES}.gz").write_bytes(stored)
+    fails(folder, {}, f"{folder / IMAGES}.gz", "cannot be read (CRC check failed")
+
+
+@given(
+    count=st.integers(1, 4), height=st.integers(1, 5), width=st.integers(1, 5),
+    zipped=st.booleans(), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_what_is_written_is_read_back(tmp_path_factory, count, height, width, zipped, seed):
+    array = np.random.default_rng(seed).integers(0, 256, (count, height, width))
+    folder = idx.write(tmp_path_factory.mktemp("idx"), {"a": idx.encode(array)}, zipped)
+    path = folder / ("a.gz" if zipped else "a")
+    assert np.array_equal(read_idx(path, 3), array)
+
+
+@given(st.data())
+def test_damage_is_an_error_or_an_array(tmp_path_factory, data):
+    """Nothing but our own error comes out, whichever bytes are changed and wherever it ends."""
+    content = bytearray(idx.encode(np.arange(12).reshape(3, 2, 2)))
+    content[data.draw(st.integers(0, 15))] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.mktemp("idx") / "file"
+    path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    try:
+        assert read_idx(path, 3).shape == (3, 2, 2)
+    except RichbookError as error:
+        assert str(error).startswith(f"{path}: expected")
 
 
 def test_pictures_of_two_sizes(folder):
     files = idx.files()
     files[TEST_IMAGES] = idx.encode(idx.pictures(6, 1, side=3)[0])
-    fails(folder, files, str(folder), "train images are (4, 5), t10k images (3, 4)")
+    fails(folder, files, str(folder / TEST_IMAGES), "shape (4, 5) as in", "got (3, 4)")
 
 
 def test_no_pictures(folder):
     files = idx.files()
     files[IMAGES], files[LABELS] = idx.encode(np.zeros((0, 4, 5))), idx.encode(np.zeros(0))
-    fails(folder, files, str(folder), "expected pictures in train, got (0, 4, 5)")
+    fails(folder, files, str(folder / IMAGES), "sizes of at least 1, the file says (0, 4, 5)")
 
 
 @pytest.mark.parametrize("name", idx.files())
@@ -163,12 +275,11 @@ def test_missing_file(folder, name):
 def test_missing_folder(folder):
     with pytest.raises(RichbookError) as caught:
         load_data("mnist")
-    assert f"RICHBOOK_DATA: expected a folder {folder} with the IDX files of mnist" in str(
-        caught.value
-    )
+    said = f"RICHBOOK_DATA: expected a folder {folder} with {IMAGES} and its three companions"
+    assert said in str(caught.value) and "OpenML" in str(caught.value)
 
 
 def test_a_folder_that_was_repaired_loads(folder):
     fails(folder, {}, "found neither")
     idx.write(folder, idx.files())
-    assert load_data("mnist").classes == 3
+    assert load_data("mnist").classes == 10
