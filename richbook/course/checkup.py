@@ -27,7 +27,7 @@ PACKAGES = {
     "sphinx-book-theme": "`richbook book`",
 }
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-DATA_SETS = ("mnist", "fashion-mnist")
+DATA_SETS = ("mnist", "fashion-mnist", "cifar10", "cifar100")
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,12 @@ class Row:
         variable: the name of the recorded variable.
         at: where along the recipe's axis.
         paper: the paper's number or verdict, or None where it has none.
+
+    Example:
+        >>> from richbook.experiments import load_result
+        >>> row = Row("all layers: D_LR", "d_lr", {"trained": "all layers"}, paper=0.0087)
+        >>> [round(float(value), 3) for value in row.per_seed(load_result("label-in-pixels"))]
+        [0.01, 0.008, 0.008]
     """
 
     setting: str
@@ -92,7 +98,13 @@ class DerivedRow:
 
 @dataclass(frozen=True)
 class Finding:
-    """Whether the conclusion is the paper's ("yes", "partly" or "no"), and why."""
+    """Whether the conclusion is the paper's ("yes", "partly" or "no"), and why.
+
+    Example:
+        >>> from richbook.experiments import RECIPES, load_result
+        >>> RECIPES["label-in-pixels"].finding(load_result("label-in-pixels")).same
+        'yes'
+    """
 
     same: str
     why: str
@@ -114,6 +126,11 @@ class Recipe:
         curves: names of the dimensions of every recorded variable that is not a scalar.
         many_threads: whether the networks are large enough to gain from several CPU threads; small
             ones are slower on two than on one.
+
+    Example:
+        >>> from richbook.experiments import RECIPES
+        >>> RECIPES["target-scale"].axis, RECIPES["target-scale"].config("full").values
+        ('target_scale', (0.03, 0.1, 0.3, 1.0, 3.0))
     """
 
     name: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from richbook.measure.alignment.relations import similarity
+from richbook.measure.alignment.relations.relations import similarity
 from richbook.measure.inputs import exact_arithmetic, to_float64
 
 #: What is recorded of every layer, side and relation.

@@ -13,7 +13,7 @@ import xarray as xr
 from tqdm.auto import tqdm
 
 from richbook.measure import RichbookError
-from richbook.measure.alignment.relations import RELATIONS, SIDES
+from richbook.measure.alignment.relations.relations import RELATIONS, SIDES
 from richbook.train.alignment_recording import ALIGNMENTS, align
 from richbook.train.cross_entropy import CrossEntropyEnsemble
 from richbook.train.data import load_data
@@ -182,12 +182,8 @@ class _GroupRun:
         self.inputs, self.labels = (
             values.to(device) for values in (self.data.train_inputs, self.data.train_labels)
         )
-        self.networks = CrossEntropyEnsemble(
-            cells, self.inputs.shape[1], self.data.classes, device
-        )
-        self.streams = {
-            cell.seed: batches(cell, len(self.inputs)) for cell in cells
-        }
+        self.networks = CrossEntropyEnsemble(cells, self.inputs.shape[1], self.data.classes, device)
+        self.streams = {cell.seed: batches(cell, len(self.inputs)) for cell in cells}
 
     @torch.no_grad()
     def records(self, steps: list[int], advance: Callable[[int], object]) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from richbook.measure.alignment.relations import random_cosine
+from richbook.measure.alignment.relations.relations import random_cosine
 from richbook.train.alignment_recording import ALIGNMENTS, align
 
 K, IN, OUT, SAMPLES = 3, 6, 4, 50
@@ -31,9 +31,12 @@ def six(weight, h_a, g_b, normalized):
             rows.append([np.corrcoef(a.ravel(), b.ravel())[0, 1] for a, b in _pairs(h, g, z)])
         else:
             h, g = (sum(np.outer(column, column) for column in v.T) for v in (h, g))
-            rows.append([
-                np.trace(a @ b) / np.linalg.norm(a) / np.linalg.norm(b) for a, b in _pairs(h, g, z)
-            ])
+            rows.append(
+                [
+                    np.trace(a @ b) / np.linalg.norm(a) / np.linalg.norm(b)
+                    for a, b in _pairs(h, g, z)
+                ]
+            )
     return np.array(rows)
 
 

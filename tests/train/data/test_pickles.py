@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from richbook.measure import RichbookError
-from richbook.train.pickles import read_pickle
+from richbook.train.data.pickles import read_pickle
 from tests.train import cifar
 
 ARRAY = np.arange(12, dtype=np.uint8).reshape(3, 4)

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from richbook.measure import RichbookError
-from richbook.train.cifar_rows import binary_part, python_part
-from richbook.train.files import is_file, read_archive, read_file
-from richbook.train.pictures import Pictures
+from richbook.train.data.cifar_rows import binary_part, python_part
+from richbook.train.data.files import is_file, read_archive, read_file
+from richbook.train.data.pictures import Pictures
 
 #: Each published batch of CIFAR-10 holds this many pictures.
 BATCH = 10_000

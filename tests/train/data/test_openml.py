@@ -18,9 +18,9 @@ from richbook.measure import RichbookError
 from richbook.train import load_data
 from tests.train.openml import FILE, BreaksOff, OpenML
 
-loading = importlib.import_module("richbook.train.data")
-fetching = importlib.import_module("richbook.train.openml")
-pictures = importlib.import_module("richbook.train.pictures")
+loading = importlib.import_module("richbook.train.data.loading")
+fetching = importlib.import_module("richbook.train.data.openml")
+pictures = importlib.import_module("richbook.train.data.pictures")
 
 NAMES = {
     "mnist": "mnist_784",

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from richbook.measure import RichbookError
-from richbook.train.pictures import KNOWN, Pictures
+from richbook.train.data.pictures import KNOWN, Pictures
 
 #: How often a connection that breaks off is made again, and seconds between tries.
 ATTEMPTS, PAUSE = 3, 1.0

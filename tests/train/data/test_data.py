@@ -10,8 +10,8 @@ import torch
 from richbook.measure import RichbookError
 from richbook.train import load_data
 
-loading = importlib.import_module("richbook.train.data")
-pictures = importlib.import_module("richbook.train.pictures")
+loading = importlib.import_module("richbook.train.data.loading")
+pictures = importlib.import_module("richbook.train.data.pictures")
 
 
 def raw_digits():

@@ -14,14 +14,12 @@ from pathlib import Path
 import torch
 
 from richbook.measure import RichbookError
-from richbook.train.cifar import VERSIONS, read_cifar_folder
-from richbook.train.files import is_folder
-from richbook.train.idx import read_idx as read_idx
-from richbook.train.idx import read_idx_folder
-from richbook.train.modular import modular_data
-from richbook.train.openml import fetch
-from richbook.train.pictures import KNOWN, Pictures, data_of, standardised
-from richbook.train.pictures import Data as Data
+from richbook.train.data.cifar import VERSIONS, read_cifar_folder
+from richbook.train.data.files import is_folder
+from richbook.train.data.idx import read_idx_folder
+from richbook.train.data.modular import modular_data
+from richbook.train.data.openml import fetch
+from richbook.train.data.pictures import KNOWN, Data, Pictures, data_of, standardised
 
 #: Of the 1 797 digits, this many train; the others test. The split is the same everywhere.
 DIGITS_TRAIN = 1000

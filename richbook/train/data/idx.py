@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from richbook.measure import RichbookError
-from richbook.train.files import is_file, read_file
-from richbook.train.pictures import Pictures, check_labels
+from richbook.train.data.files import is_file, read_file
+from richbook.train.data.pictures import Pictures, check_labels
 
 #: IDX type code of unsigned bytes; the other codes do not occur in these data sets.
 UNSIGNED_BYTE = 0x08

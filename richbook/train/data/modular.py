@@ -10,7 +10,7 @@ from numbers import Integral, Real
 import torch
 
 from richbook.measure import RichbookError
-from richbook.train.pictures import Data
+from richbook.train.data.pictures import Data
 
 #: More pairs than this (the square of it) are no small task any more.
 LARGEST_MODULUS = 2000

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from richbook.measure import RichbookError
-from richbook.train.pickles import read_pickle
-from richbook.train.pictures import Pictures, check_labels
+from richbook.train.data.pickles import read_pickle
+from richbook.train.data.pictures import Pictures, check_labels
 
 PIXELS = 3 * 32 * 32
 #: The labels of each set in the order of the binary version: key in the Python version -> classes.

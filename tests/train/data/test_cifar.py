@@ -298,7 +298,7 @@ def test_a_folder_that_may_not_be_looked_into(sets, monkeypatch):
 )
 def test_published_sizes_have_published_counts(counts, wrong):
     """On labels alone: pictures of one pixel keep fifty thousand of them small."""
-    from richbook.train.pictures import Pictures, data_of
+    from richbook.train.data.pictures import Pictures, data_of
 
     labels = np.repeat(np.arange(10), counts)
     train_part = Pictures("train.bin", np.arange(150_000).reshape(50_000, 3), labels)
@@ -311,8 +311,8 @@ def test_published_sizes_have_published_counts(counts, wrong):
 
 
 def test_a_short_batch_beside_whole_ones():
-    from richbook.train.cifar import _check_batches
-    from richbook.train.pictures import Pictures
+    from richbook.train.data.cifar import _check_batches
+    from richbook.train.data.pictures import Pictures
 
     whole = Pictures("data_batch_1.bin", np.zeros((10_000, 1)), np.zeros(10_000))
     short = Pictures("data_batch_2.bin", np.zeros((9_999, 1)), np.zeros(9_999))

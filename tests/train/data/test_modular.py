@@ -8,7 +8,7 @@ import torch
 
 from richbook.measure import RichbookError
 from richbook.train import TrainingSettings, alignment_sweep, load_data, sweep, train, training
-from richbook.train.modular import modular_data
+from richbook.train.data.modular import modular_data
 
 
 def rows(inputs, labels):
