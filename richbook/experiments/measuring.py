@@ -54,6 +54,34 @@ def kernel_measures(
     return measured | ({} if targets is None else {"quality": parts.quality})
 
 
+def cosine_factors(features: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    r"""The two factors of 1 − D_LR: how much of the kernel is used, and how even the used part is.
+
+    With P the projection on the centred outputs, a projector of rank r,
+
+    .. math:: 1 - D_{LR} = \frac{\mathrm{Tr}(P T)}{\|T\|_F \sqrt r}
+              = \frac{\|P T P\|_F}{\|T\|_F} \cdot \frac{\mathrm{Tr}(P T P)}{\|P T P\|_F \sqrt r} .
+
+    T is the centred kernel. The first factor is 1 if the kernel lies in the outputs' span, the
+    second if it is isotropic there. This P is c(P_Ĥ) where the constant lies in Ĥ or is orthogonal
+    to it; elsewhere the product differs from 1 − D_LR.
+    """
+    moments = Moments.of(features, outputs)
+    span = output_span(
+        moments.output_mean, moments.output_covariance, rank_tolerance(outputs.dtype)
+    )
+    whitening = span.whitening[:, span.kept]  # (C, r): orthonormal functions of the outputs
+    centred = whitening.T @ moments.output_covariance @ whitening
+    lower = torch.linalg.cholesky(centred)
+    across = torch.linalg.solve_triangular(
+        lower, (moments.cross_covariance @ whitening).T, upper=False
+    )  # (r, p)
+    inside = across @ across.T  # P T P in an orthonormal basis
+    size = torch.linalg.vector_norm(inside)
+    whole = torch.linalg.vector_norm(moments.feature_covariance)
+    return size / whole, inside.trace() / (size * len(inside) ** 0.5)
+
+
 def class_measures(features: Tensor, labels: Tensor, initial_features: Tensor) -> dict[str, Tensor]:
     """The rivals that look at features: NC1 of classes, and S_init, how far the kernel moved."""
     return {"nc1": nc1(features, labels), "s_init": kernel_distance(features, initial_features)}

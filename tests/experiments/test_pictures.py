@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from richbook.experiments.recipes import pictures
 from richbook.experiments.trial import Batches
+from richbook.experiments.workplace import Workplace
 from richbook.measure import RichbookError
 from richbook.train.data import load_data
 from richbook.train.vision import VGG
@@ -113,12 +114,14 @@ def test_training_written_out():
     assert torch.allclose(found, expected, atol=1e-5)
 
 
-def test_a_stopped_trial_goes_on_with_the_same_numbers():
+def test_a_stopped_trial_goes_on_with_the_same_numbers(tmp_path):
     whole, part = trained(6), trained(3)
+    place = Workplace(tmp_path)
+    place.save(0, 0, part.state())
     chosen = config()
     loaded = pictures.load_pictures(chosen, CPU)
     resumed = pictures.picture_trial(chosen, network(), loaded, 0, CPU)
-    resumed.load_state(part.state())
+    resumed.load_state(place.load(0, 0))
     for _ in resumed.advance(6):
         pass
     assert torch.equal(weights(resumed), weights(whole))

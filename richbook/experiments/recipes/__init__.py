@@ -3,6 +3,7 @@
 from richbook.experiments.recipe import Recipe
 from richbook.experiments.recipes import (
     feature_quality,
+    grokking,
     label_in_pixels,
     target_scale,
     weight_decay,
@@ -10,6 +11,7 @@ from richbook.experiments.recipes import (
 
 MODULES = (
     label_in_pixels,
+    grokking,
     weight_decay,
     target_scale,
     feature_quality,

@@ -1,0 +1,182 @@
+"""Grokking: a transformer that adds modulo 97 fits half of the pairs first and understands later.
+
+Two blocks of width 128, AdamW with decoupled weight decay, a cosine schedule. Everything about the
+kernel is measured on all pairs, those that trained and those that did not, and D_LR on each part as
+well. A second network has no layer norm before the head.
+
+Power et al., "Grokking: generalization beyond overfitting on small algorithmic datasets", 2022; Nam
+et al., "Decoupling Dynamical Richness from Representation Learning", ICLR 2026.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from richbook.experiments.measuring import accuracy, cosine_factors, forward, kernel_measures
+from richbook.experiments.recipe import Config, DerivedRow, Finding, Recipe
+from richbook.experiments.trial import Batches, Trial
+from richbook.measure import cka, d_lr, kernel_distance, parameter_norm
+from richbook.train.data import modular_data
+from richbook.train.transformer import Transformer
+
+#: The training pairs count as fitted from this accuracy on.
+FITTED = 0.99
+
+
+@dataclass(frozen=True)
+class Grokking(Config):
+    """Pairs modulo ``modulus``, of which ``train_share`` train. The learning rate rises over
+    ``warm_up`` steps and falls as a cosine to zero. ``betas`` are those of AdamW."""
+
+    values: tuple = ("with", "without")
+    steps: int = 2000
+    records: int = 40
+    data: str = "modular"
+    modulus: int = 97
+    train_share: float = 0.5
+    width: int = 128
+    heads: int = 4
+    depth: int = 2
+    batch_size: int = 512
+    learning_rate: float = 1e-3
+    weight_decay: float = 1.0
+    betas: tuple = (0.9, 0.98)
+    warm_up: int = 10
+
+    def record_at(self) -> list[int]:
+        """0, and then ever larger strides: half of the records lie in the first tenth."""
+        spaced = np.linspace(0, 1, self.records) ** 2 * self.steps
+        return sorted({int(round(step)) for step in spaced})
+
+
+def build(config: Grokking, value: str, seed: int, device: torch.device) -> Trial:
+    """The transformer with or without a layer norm before its head."""
+    data = modular_data(config.modulus, config.train_share)
+    trained = len(data.train_inputs)
+    tokens = torch.cat([data.train_inputs, data.test_inputs]).to(device)
+    labels = torch.cat([data.train_labels, data.test_labels]).to(device)
+    network = Transformer(
+        vocabulary=config.modulus + 1,
+        length=tokens.shape[1],
+        outputs=config.modulus,
+        width=config.width,
+        heads=config.heads,
+        depth=config.depth,
+        final_norm=value == "with",
+        seed=seed,
+    ).to(device)
+    with torch.no_grad():
+        initial = forward(network.features, network.head, tokens)[0]
+    optimizer = torch.optim.AdamW(
+        network.parameters(),
+        lr=config.learning_rate,
+        betas=tuple(config.betas),
+        weight_decay=config.weight_decay,
+    )
+    batches = Batches(trained, config.batch_size, seed, device)
+
+    def loss(step: int) -> Tensor:
+        index = batches(step)
+        return cross_entropy(network(tokens[index]), labels[index])
+
+    def schedule(step: int) -> float:
+        warm = min(1.0, step / config.warm_up)
+        return warm * (1 + math.cos(math.pi * (step - 1) / config.steps)) / 2
+
+    def measure() -> dict:
+        features, outputs = forward(network.features, network.head, tokens)
+        return {
+            **split_measures(features, outputs, labels, trained),
+            "s_init": kernel_distance(features, initial),
+            "parameter_norm": parameter_norm(network),
+        }
+
+    return Trial(network, optimizer, loss, measure, schedule)
+
+
+def split_measures(features: Tensor, outputs: Tensor, labels: Tensor, trained: int) -> dict:
+    """All of the kernel on all pairs; losses, accuracies and D_LR on the two parts."""
+    inside_share, inside_cosine = cosine_factors(features, outputs)
+    targets = torch.eye(int(labels.max()) + 1, device=labels.device)[labels]
+    measured = {
+        "train_loss": cross_entropy(outputs[:trained], labels[:trained]),
+        "d_lr_of_outputs": 1 - cka(features, outputs),
+        "inside_share": inside_share,
+        "inside_cosine": inside_cosine,
+    }
+    for name, part in (("train", slice(None, trained)), ("test", slice(trained, None))):
+        measured[f"{name}_accuracy"] = accuracy(outputs[part], labels[part])
+        measured[f"d_lr_{name}"] = d_lr(features[part], outputs[part])
+    return measured | kernel_measures(features, outputs, targets)
+
+
+def before(result: xr.Dataset, variable: str, norm: str = "with") -> xr.DataArray:
+    """A variable at the first recorded step at which the training pairs are fitted: (seed,)."""
+    one = result.sel(final_norm=norm)
+    first = (one.train_accuracy >= FITTED).argmax("step")
+    return one[variable].isel(step=first)
+
+
+def after(result: xr.Dataset, variable: str, norm: str = "with") -> xr.DataArray:
+    """A variable at the last step: (seed,)."""
+    return result[variable].sel(final_norm=norm).isel(step=-1)
+
+
+def finding(result: xr.Dataset) -> Finding:
+    """Does D_LR fall while the test pairs are learned, in every seed?"""
+    early, late = before(result, "d_lr"), after(result, "d_lr")
+    learned = after(result, "test_accuracy") > 0.9
+    bare_early, bare_late = before(result, "d_lr", "without"), after(result, "d_lr", "without")
+    falls = bool((late < early).all()) and bool(learned.all())
+    bare_falls = bool((bare_late < bare_early).all())
+    same = "yes" if falls and bare_falls else "partly" if falls or bare_falls else "no"
+    ranks = [float(when(result, "feature_rank", "without").mean()) for when in (before, after)]
+    return Finding(
+        same,
+        f"With the final layer norm D_LR goes from {float(early.mean()):.2f}, when the training "
+        f"pairs are fitted and {float(before(result, 'test_accuracy').mean()):.0%} of the others, "
+        f"to {float(late.mean()):.2f}; features without structure would have "
+        f"{float(after(result, 'isotropic_d_lr').mean()):.2f}. Without it D_LR goes from "
+        f"{float(bare_early.mean()):.2f} to {float(bare_late.mean()):.2f} while the features' "
+        f"effective rank goes from {ranks[0]:.0f} to {ranks[1]:.0f}, and the network groks all the "
+        "same.",
+    )
+
+
+def _rows() -> tuple[DerivedRow, ...]:
+    rows = []
+    papers = {"before": {"test_accuracy": 0.052, "d_lr": 0.51}}
+    papers["after"] = {"test_accuracy": 0.998, "d_lr": 0.11}
+    for norm in ("with", "without"):
+        for name, when in (("before", before), ("after", after)):
+            for variable, words in (("test_accuracy", "test accuracy"), ("d_lr", "D_LR")):
+                paper = papers[name][variable] if norm == "with" else None
+                compute = functools.partial(when, variable=variable, norm=norm)
+                rows.append(
+                    DerivedRow(f"mod 97, {norm} final norm, {name}: {words}", compute, paper)
+                )
+    return tuple(rows)
+
+
+RECIPE = Recipe(
+    name="grokking",
+    question="Does a network that groks go from lazy to rich?",
+    axis="final_norm",
+    build=build,
+    variants={
+        "full": Grokking(),
+        "quick": Grokking(seeds=1, steps=60, records=6, modulus=13, width=32, batch_size=64),
+    },
+    rows=_rows(),
+    finding=finding,
+    curves={"relative_eigenvalue": ("k",), "utilization": ("k",), "quality": ("k",)},
+    many_threads=True,
+)
