@@ -1,18 +1,18 @@
 """How representations, weights and gradients of linear layers align (Ziyin et al. 2025)."""
 
-from richbook.measure.alignment.alignment import alignment, alignment_of
-from richbook.measure.alignment.balance import Balance, balance
-from richbook.measure.alignment.diagnostics import effective_rank
-from richbook.measure.alignment.exponents import Exponents, exponents
-from richbook.measure.alignment.history import AlignmentHistory
-from richbook.measure.alignment.layer import LayerMoments, UnitMoments
-from richbook.measure.alignment.layer_moments import layer_moments
-from richbook.measure.alignment.nfa import nfa
-from richbook.measure.alignment.phases import Phase, classify_phase, predicted_exponents
-from richbook.measure.alignment.regularizer import AlignmentRegularizer
-from richbook.measure.alignment.sharpness import sharpness
-from richbook.measure.alignment.similarity import layer_similarity
-from richbook.measure.alignment.table import Alignment, LayerAlignment, Relation, Side
+from richbook.measure.alignment.balance.balance import Balance, balance
+from richbook.measure.alignment.diagnostics.effective_rank import effective_rank
+from richbook.measure.alignment.diagnostics.layer_similarity import layer_similarity
+from richbook.measure.alignment.diagnostics.nfa import nfa
+from richbook.measure.alignment.diagnostics.regularizer import AlignmentRegularizer
+from richbook.measure.alignment.diagnostics.sharpness import sharpness
+from richbook.measure.alignment.moments.layer import LayerMoments, UnitMoments
+from richbook.measure.alignment.moments.layer_moments import layer_moments
+from richbook.measure.alignment.phases.exponents import Exponents, exponents
+from richbook.measure.alignment.phases.phases import Phase, classify_phase, predicted_exponents
+from richbook.measure.alignment.relations.alignment import alignment, alignment_of
+from richbook.measure.alignment.relations.history import AlignmentHistory
+from richbook.measure.alignment.relations.table import Alignment, LayerAlignment, Relation, Side
 
 __all__ = [
     "Alignment",

@@ -1,0 +1,1 @@
+"""The stationarity identities of a layer, and the assumptions between them and alignment."""

@@ -1,0 +1,1 @@
+"""What stands beside alignment: effective rank, NFA, likeness of layers, sharpness, regulariser."""

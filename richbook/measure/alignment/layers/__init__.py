@@ -1,0 +1,1 @@
+"""Layers as matrices: what linear layers and convolutions multiply by; their samples as rows."""

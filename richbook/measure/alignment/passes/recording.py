@@ -1,0 +1,126 @@
+"""The forward hooks of a pass that will be followed by a backward pass."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from richbook.measure.alignment.layers.linear_maps import LinearMap
+from richbook.measure.capture.hooks import floating_inputs
+
+#: Units on which a layer is checked to be linear, and how far it may be off, relatively.
+CHECKED_UNITS, TOLERANCE, HALF_TOLERANCE = 4, 0.01, 0.05
+
+
+@dataclass
+class Part:
+    """One call of a layer: a copy of its input, and where in the graph its output is.
+
+    ``problem`` says in words why the call cannot be measured, if it cannot.
+    """
+
+    name: str
+    module: nn.Module
+    inputs: Tensor
+    shape: torch.Size
+    edge: GradientEdge | None
+    problem: str | None
+
+
+class Recorder:
+    """Notes each call of some layers during one forward pass, in order.
+
+    Calls whose names are not ``known`` are checked to be W h + b. An output that needs no gradient
+    so far (a frozen layer on plain inputs) is made to need one.
+
+    Example:
+        >>> import torch
+        >>> from richbook.measure.alignment.layers.linear_maps import linear_map
+        >>> layer = torch.nn.Linear(3, 2).requires_grad_(False)
+        >>> recorder = Recorder({layer: linear_map(layer)}, {layer: "layer"})
+        >>> with recorder.watching():
+        ...     outputs = layer(torch.ones(5, 3)).relu_()
+        >>> (call,) = recorder.calls
+        >>> (gradient,) = torch.autograd.grad(outputs.sum(), [call.edge])
+        >>> gradient.shape, call.problem
+        (torch.Size([5, 2]), None)
+    """
+
+    def __init__(
+        self,
+        maps: dict[nn.Module, LinearMap],
+        names: dict[nn.Module, str],
+        known: Collection[str] = (),
+    ) -> None:
+        self.maps, self.names, self.known = maps, names, known
+        self.calls: list[Part] = []
+        self.counts: dict[str, int] = {}
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """The hooks are there inside the block only: a backward pass may run layers again."""
+        handles = []
+        try:
+            for module in self.maps:
+                handles.append(module.register_forward_hook(self._hook, with_kwargs=True))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _hook(self, module: nn.Module, args: tuple, kwargs: dict, output: object) -> Tensor | None:
+        inputs = next(iter(floating_inputs(args, kwargs)), None)
+        if inputs is None or not isinstance(output, Tensor):
+            return None
+        name = self.names[module]
+        self.counts[name] = self.counts.get(name, 0) + 1
+        if self.counts[name] > 1:
+            name = f"{name}#{self.counts[name]}"
+        if not inputs.numel():
+            return None
+        inputs = inputs.detach().clone()  # what comes next may write into it
+        given, edge = output, None
+        if torch.is_grad_enabled():
+            output = _with_own_edge(output)
+            edge = get_gradient_edge(output)
+        problem = None
+        if name not in self.known:
+            problem = _problem(self.maps[module], module, inputs, given.detach())
+        self.calls.append(Part(name, module, inputs, given.shape, edge, problem))
+        return None if output is given else output
+
+
+def _with_own_edge(output: Tensor) -> Tensor:
+    """The output, or a copy, with a place in the graph that what follows cannot go around.
+
+    The output of a linear layer with a bias on (n, T, d) is a view. If an activation writes into
+    it, autograd leads the gradient to what it is a view of, past the view itself.
+    """
+    if not output.requires_grad:
+        output = output.detach().requires_grad_()
+        return output.clone()  # a leaf could not be written to
+    return output.clone() if output._is_view() or output.is_leaf else output
+
+
+def _problem(layer: LinearMap, module: nn.Module, inputs: Tensor, output: Tensor) -> str | None:
+    """Why a call is not W h + b, in words; None if it is, on a few units."""
+    if not layer.takes(inputs):
+        return f"it takes the shape {tuple(inputs.shape)}"
+    with torch.no_grad(), torch.autocast(inputs.device.type, enabled=False):
+        units = layer.units(inputs)[:CHECKED_UNITS].float()
+        weight, bias = layer.weight().float(), layer.bias()
+        expected = layer.inputs(units) @ weight.T + (0 if bias is None else bias.float())
+        found = layer.outputs(layer.units(output)[:CHECKED_UNITS]).float()
+        if found.shape != expected.shape:
+            return f"it gives the shape {tuple(output.shape)}"
+        half = torch.finfo(output.dtype).bits <= 16
+        size = torch.nan_to_num(expected, 0, 0, 0).abs().max()
+        error = torch.nan_to_num(found - expected, 0, 0, 0).abs().max()  # of nan others will tell
+        if bool(error > (HALF_TOLERANCE if half else TOLERANCE) * size):
+            return f"this {type(module).__name__} does not give W h + b, with W its weight"
+    return None

@@ -1,0 +1,1 @@
+"""The six relations of the canonical representation hypothesis: values, null, table, history."""
