@@ -34,6 +34,9 @@ WITHOUT, WITHOUT_HE, WITH = "without", "without, He", "with"
 PAPER = {WITHOUT: (0.217, 0.66), WITH: (0.720, 0.073)}
 #: Those of which one can expect that they train.
 TRAINED = {"network": [WITHOUT_HE, WITH]}
+AT_EQUAL_LOSS = ("d_lr", "s_init", "inside_cosine")
+#: A kernel counts as lazy if S_init is below this share of what it is with batch norm.
+STAYED = 0.5
 
 
 @dataclass(frozen=True)
@@ -70,26 +73,36 @@ def build(config: BatchNorm, value: str, seed: int, device: torch.device) -> Tri
 def finding(result: xr.Dataset) -> Finding:
     """Lazier without batch norm at the end, and also where both networks have the same loss?
 
-    "partly" if only at the end. A D_LR that is 0/0, because the outputs do not depend on the
-    picture, does not count as rich.
+    "yes" if so by D_LR, in every seed, and if the kernel of the network from He's weights has also
+    moved much less, as that of a lazy network would; "partly" if only some of this holds. A D_LR
+    that is 0/0, because the outputs do not depend on the picture, does not count as rich.
     """
     end = result.isel(step=-1)
     without, he, norm = (end.sel(network=name) for name in BatchNorm.values)
-    there = at_equal_loss(result.sel(TRAINED), "d_lr")
-    he_there, norm_there = there.sel(network=WITHOUT_HE), there.sel(network=WITH)
+    chosen = result.sel(TRAINED)
+    there = xr.Dataset({name: at_equal_loss(chosen, name) for name in AT_EQUAL_LOSS})
+    he_there, norm_there = (there.sel(network=name) for name in (WITHOUT_HE, WITH))
     at_end = not bool((without.d_lr <= norm.d_lr).any())
-    at_loss = bool((he_there > norm_there).all())
+    at_loss = bool((he_there.d_lr > norm_there.d_lr).all())
+    stayed = bool((he_there.s_init < STAYED * norm_there.s_init).all())
     before = result.isel(step=0).d_lr.sel(network=WITHOUT)
-    loss = common_loss(result.sel(TRAINED))
+    same = "yes" if at_end and at_loss and stayed else "partly" if at_end or at_loss else "no"
     return Finding(
-        "yes" if at_end and at_loss else "partly" if at_end or at_loss else "no",
+        same,
         f"{what_was_trained(result)}D_LR ends at {spread(without.d_lr, '.3f')} without batch norm "
         f"and at {spread(norm.d_lr, '.3f')} with it. But the first network names "
         f"{spread(without.train_accuracy, '.0%')} of its training pictures, and before training "
         f"its D_LR was {spread(before, '.3f')}. From He's weights it trains without batch norm "
-        f"({spread(he.train_accuracy, '.0%')}); where both have the training loss {loss:.2g}, D_LR "
-        f"is {spread(he_there, '.3f')} without and {spread(norm_there, '.3f')} with batch norm.",
+        f"({spread(he.train_accuracy, '.0%')}). Where both have the training loss "
+        f"{common_loss(chosen):.2g}, {_compared(he_there, norm_there, 'd_lr', 'D_LR')}; "
+        f"{_compared(he_there, norm_there, 's_init', 'how far the kernel has moved, S_init,')}; "
+        f"{_compared(he_there, norm_there, 'inside_cosine', 'the evenness of its used part')}.",
     )
+
+
+def _compared(without: xr.Dataset, norm: xr.Dataset, variable: str, words: str) -> str:
+    shown = spread(without[variable], ".3f"), spread(norm[variable], ".3f")
+    return f"{words} is {shown[0]} without and {shown[1]} with batch norm"
 
 
 def _rows() -> tuple[Row | DerivedRow, ...]:
@@ -126,7 +139,14 @@ RECIPE = Recipe(
             steps=600,
         ),
         "quick": BatchNorm(
-            data="digits", seeds=1, steps=12, records=4, width=4, hidden=(32,), batch_size=32
+            data="digits",
+            seeds=1,
+            steps=30,
+            records=4,
+            width=8,
+            blocks=(1, 2),
+            hidden=(32,),
+            batch_size=32,
         ),
     },
     rows=_rows(),

@@ -1,8 +1,26 @@
-"""Grokking: a transformer that adds modulo 97 fits half of the pairs first and understands later.
+"""Grokking: a transformer that adds modulo 97 fits some of the pairs first and understands later.
 
 Two blocks of width 128, AdamW with decoupled weight decay, a cosine schedule. Everything about the
 kernel is measured on all pairs, those that trained and those that did not, and D_LR on each part as
 well. A second network has no layer norm before the head.
+
+What was tried, one seed each, with the layer norm: D_LR when 99 % of the training pairs are fitted
+(test accuracy then), and at the end.
+
+===============================================  ==============  =====================
+share of pairs, decay, learning rate, steps      when fitted     at the end
+===============================================  ==============  =====================
+0.5, 1, 1e-3, 2000                               0.46 (44 %)     0.22 (100 %)
+0.5, 2, 1e-3, 2000                               0.48 (51 %)     0.18 (100 %)
+0.4, 2, 1e-3, 2500                               0.37 (28 %)     0.19 (100 %)
+0.4, 1, 3e-3, 2000                               0.41 (20 %)     0.23 (100 %)
+0.4, 5, 3e-4, 2000                               0.39 (34 %)     0.38 (43 %)
+0.4, 2, 1e-3, 2500, embeddings of spread 0.3     0.34 (3 %)      0.37 (39 %)
+0.4, 2, 1e-3, 2500, embeddings of spread 1       0.33 (6 %)      0.39 (38 %)
+0.3, 2, 1e-3, 3000                               0.34 (10 %)     0.18 (100 %)
+===============================================  ==============  =====================
+
+The last is recorded: it fits long before it understands. D_LR is 0.51 before the first step.
 
 Power et al., "Grokking: generalization beyond overfitting on small algorithmic datasets", 2022; Nam
 et al., "Decoupling Dynamical Richness from Representation Learning", ICLR 2026.
@@ -37,17 +55,17 @@ class Grokking(Config):
     ``warm_up`` steps and falls as a cosine to zero. ``betas`` are those of AdamW."""
 
     values: tuple = ("with", "without")
-    steps: int = 2000
+    steps: int = 3000
     records: int = 40
     data: str = "modular"
     modulus: int = 97
-    train_share: float = 0.5
+    train_share: float = 0.3
     width: int = 128
     heads: int = 4
     depth: int = 2
     batch_size: int = 512
     learning_rate: float = 1e-3
-    weight_decay: float = 1.0
+    weight_decay: float = 2.0
     betas: tuple = (0.9, 0.98)
     warm_up: int = 10
 

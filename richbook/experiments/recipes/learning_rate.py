@@ -58,14 +58,17 @@ def finding(result: xr.Dataset) -> Finding:
     near = bool((at_richest.test_accuracy >= at_best.test_accuracy).any())
     same = "yes" if best == richest else "partly" if near else "no"
     both = end.test_accuracy.idxmax("learning_rate") == end.d_lr.idxmin("learning_rate")
-    there = at_equal_loss(result, "d_lr").mean("seed")
+    there = at_equal_loss(result, "d_lr")
+    lowest, highest = (there.isel(learning_rate=place) for place in (0, -1))
+    richest_there = there.mean("seed").idxmin().item()
     return Finding(
         same,
         f"{what_was_trained(result)}the best rate is {best:g} ({_numbers(at_best)}) and the "
         f"richest is {richest:g} ({_numbers(at_richest)}); they are the same in "
         f"{int(both.sum())} of {both.size} seeds. Where all have the training loss "
-        f"{common_loss(result):.2g}, the richest is {there.idxmin().item():g}, and D_LR lies "
-        f"between {float(there.min()):.3f} and {float(there.max()):.3f}.",
+        f"{common_loss(result):.2g}, D_LR is {spread(lowest, '.3f')} at the lowest rate, "
+        f"{spread(highest, '.3f')} at the highest, and least at {richest_there:g} "
+        f"({spread(there.sel(learning_rate=richest_there), '.3f')}).",
     )
 
 

@@ -7,6 +7,7 @@ pass of training runs in bfloat16; what is recorded is computed in float32.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from richbook.experiments.comparing import at_equal_loss
-from richbook.experiments.measuring import accuracy, class_measures, forward, kernel_measures
+from richbook.experiments.measuring import (
+    accuracy,
+    class_measures,
+    cosine_factors,
+    forward,
+    kernel_measures,
+)
 from richbook.experiments.recipe import Config, DerivedRow
 from richbook.experiments.trial import Batches, Trial
 from richbook.measure import parameter_norm
@@ -139,7 +146,7 @@ def picture_trial(
         return functional.cross_entropy(outputs.float(), pictures.train_labels[index])
 
     def factor(step: int) -> float:
-        return 0.5 * (1 + np.cos(np.pi * (step - 1) / config.steps))
+        return 0.5 * (1 + math.cos(math.pi * (step - 1) / config.steps))
 
     return Trial(network, optimizer, loss, _recorder(config, network, pictures), factor)
 
@@ -174,6 +181,7 @@ def _recorder(config: PictureConfig, network: nn.Module, pictures: Pictures) -> 
         features, outputs = forward(network.features, network.head, measured)
         _, test_outputs = forward(network.features, network.head, pictures.test)
         kernel = kernel_measures(features, outputs, targets)
+        inside_share, inside_cosine = cosine_factors(features, outputs)
         for name in CURVES:
             kernel[name] = kernel[name][:LONGEST_CURVE]
         return {
@@ -182,6 +190,8 @@ def _recorder(config: PictureConfig, network: nn.Module, pictures: Pictures) -> 
             "test_loss": functional.cross_entropy(test_outputs, pictures.test_labels),
             "test_accuracy": accuracy(test_outputs, pictures.test_labels),
             "parameter_norm": parameter_norm(network),
+            "inside_share": inside_share,
+            "inside_cosine": inside_cosine,
             **kernel,
             **class_measures(features, labels, initial),
         }

@@ -98,8 +98,12 @@ def finding(result: xr.Dataset) -> Finding:
         f"{spread(true.d_lr, '.3f')} with true labels and at {spread(mixed.d_lr, '.3f')} with "
         f"shuffled ones (at the training loss {common_loss(result):.2g}: "
         f"{spread(there.sel(shuffled_fraction=0.0), '.3f')} and "
-        f"{spread(there.sel(shuffled_fraction=1.0), '.3f')}); test accuracy is "
-        f"{spread(true.test_accuracy, '.0%')} and {spread(mixed.test_accuracy, '.0%')}.",
+        f"{spread(there.sel(shuffled_fraction=1.0), '.3f')}); the used share of the kernel is "
+        f"{spread(true.inside_share, '.3f')} and {spread(mixed.inside_share, '.3f')}, the evenness "
+        f"of the used part {spread(true.inside_cosine, '.3f')} and "
+        f"{spread(mixed.inside_cosine, '.3f')}, NC1 {spread(true.nc1, '.3f')} and "
+        f"{spread(mixed.nc1, '.3f')}. Test accuracy is "
+        f"{spread(true.test_accuracy, '.1%')} and {spread(mixed.test_accuracy, '.1%')}.",
     )
 
 
