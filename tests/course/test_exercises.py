@@ -251,6 +251,29 @@ def few_directions(alignment, richness):
     return features, torch.eye(9, 3, dtype=torch.float64)
 
 
+def shares_of_answers(network, images, digits, codes, apart=True):
+    """With images left in on which code and digit agree, unless ``apart``."""
+    kept = digits != codes if apart else torch.ones(len(digits), dtype=torch.bool)
+    answers = network(images[kept]).argmax(1)
+    code, digit = answers == codes[kept], answers == digits[kept]
+    return torch.stack([code, digit, ~(code | digit)]).double().mean(1)
+
+
+def bare_codes(train_classes, test_classes, test_codes, classes):
+    """One-hot codes: rich only where the classes are equally frequent."""
+    train = torch.eye(classes, dtype=torch.float64)[train_classes]
+    test = torch.eye(classes, dtype=torch.float64)[test_codes]
+    return train, train, test, test
+
+
+def reads_the_class(train_classes, test_classes, test_codes, classes):
+    """Rich, but the test outputs name the digit."""
+    train = torch.eye(classes, dtype=torch.float64)[train_classes]
+    test = torch.eye(classes, dtype=torch.float64)[test_classes]
+    scale = train.mean(0).rsqrt()
+    return train * scale, train, test * scale, test
+
+
 WRONG = {
     "0.1": lambda labels: labels[:, None].double(),
     "0.2": lambda sweep: {"weight_decay": 0.0, "target_scale": 0.1, "learning_rate": 1e-3},
@@ -271,6 +294,9 @@ WRONG = {
     "6.1": ratio_of_traces,
     "6.2": balanced_simplex,
     "6.3": lambda classes, width: torch.eye(classes, width),
+    "7.1": lambda clean, share, classes: clean * (1 - share) + share / classes,
+    "7.2": partial(shares_of_answers, apart=False),
+    "7.3": bare_codes,
     "9.1": null_without_norms,
     "9.2": partial(faulty_moments, one_batch=True),
     "9.3": partial(faulty_training, step=False),
@@ -309,6 +335,10 @@ MORE_WRONG = [
     ("5.2", lambda x, shares: output_of(x, shares.sqrt()) + 1),
     ("5.3", lambda x, new, y: curve_in(kernel_directions(new), centred(new), y)),
     ("5.3", lambda x, new, y: curve_in(kernel_directions(x), centred(new), y)),
+    ("7.1", lambda clean, share, classes: clean * (1 - share)),
+    ("7.1", lambda clean, share, classes: clean * (1 - share) + (1 - clean) * share / classes),
+    ("7.2", lambda *given: shares_of_answers(*given).flip(0)),
+    ("7.3", reads_the_class),
     ("9.1", lambda a, b: (elementwise_norm(a, b), null_without_norms(a, b)[1])),
     ("9.1", lambda a, b: (null_without_norms(a, b)[0], 0.0)),
     ("9.1", lambda a, b: (null_without_norms(a, b)[0], len(a) ** -0.5)),
