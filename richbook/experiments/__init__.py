@@ -6,7 +6,7 @@ from richbook.experiments.digits_sweep import load_sweep, record_sweep
 from richbook.experiments.recipe import Config, Finding, Recipe, Row
 from richbook.experiments.recipes import RECIPES
 from richbook.experiments.reproducing import reproduce
-from richbook.experiments.results import load_result, reproduction_table
+from richbook.experiments.results import load_result, provenance, reproduction_table
 from richbook.experiments.trial import Batches, Trial
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "load_alignment_sweep",
     "load_result",
     "load_sweep",
+    "provenance",
     "rank_correlation",
     "record_alignment_sweep",
     "record_sweep",

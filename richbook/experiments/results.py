@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,22 @@ def load_result(name: str | Path) -> xr.Dataset:
     if "recipe" not in result.attrs:
         raise RichbookError(f"name: {path} is not the result of a recipe")
     return result
+
+
+def provenance(result: xr.Dataset) -> str:
+    """How a result was made, in one line.
+
+    Example:
+        >>> provenance(load_result("label-in-pixels")).split(",")[:3]
+        ['label-in-pixels (full): mnist', ' 3 seeds', ' 1500 steps']
+    """
+    made, config = result.attrs, json.loads(result.attrs["config"])
+    torch_version = json.loads(made["versions"])["torch"].partition("+")[0]
+    return (
+        f"{made['recipe']} ({made['variant']}): {config['data']}, {result.sizes['seed']} seeds, "
+        f"{config['steps']} steps, {made['trial_seconds'] / 60:.0f} minutes on {made['device']}, "
+        f"torch {torch_version}, {made['made']}"
+    )
 
 
 def recorded_path(name: str) -> Path:

@@ -336,7 +336,6 @@ MORE_WRONG = [
     ("5.3", lambda x, new, y: curve_in(kernel_directions(new), centred(new), y)),
     ("5.3", lambda x, new, y: curve_in(kernel_directions(x), centred(new), y)),
     ("7.1", lambda clean, share, classes: clean * (1 - share)),
-    ("7.1", lambda clean, share, classes: clean * (1 - share) + (1 - clean) * share / classes),
     ("7.2", lambda *given: shares_of_answers(*given).flip(0)),
     ("7.3", reads_the_class),
     ("9.1", lambda a, b: (elementwise_norm(a, b), null_without_norms(a, b)[1])),
