@@ -18,7 +18,8 @@ from tests.experiments import tiny_pictures
 
 SCALARS = {
     "train_loss", "train_accuracy", "test_loss", "test_accuracy", "parameter_norm", "nc1", "s_init",
-    "d_lr", "isotropic_d_lr", "feature_rank", "output_rank",
+    "d_lr", "isotropic_d_lr", "feature_rank", "output_rank", "inside_share",
+    "inside_cosine",
 }  # fmt: skip
 CPU = torch.device("cpu")
 
