@@ -66,12 +66,18 @@ def book(options: argparse.Namespace) -> int:
     return 0
 
 
-def sweep(options: argparse.Namespace) -> int:
-    """Train the default sweep again and write it to a file."""
-    from richbook.experiments import record_sweep
+#: The recorded sweeps, and the files that they are written to unless told otherwise.
+SWEEP_FILES = {"digits": "sweep.nc", "alignment": "alignment-sweep.nc"}
 
-    record_sweep(options.out, progress=sys.stderr.isatty(), device=options.device)
-    print(f"The sweep lies in {options.out}")
+
+def sweep(options: argparse.Namespace) -> int:
+    """Train one of the book's recorded sweeps again and write it to a file."""
+    from richbook.experiments import record_alignment_sweep, record_sweep
+
+    record = {"digits": record_sweep, "alignment": record_alignment_sweep}[options.name]
+    out = options.out or Path(SWEEP_FILES[options.name])
+    record(out, progress=sys.stderr.isatty(), device=options.device)
+    print(f"The sweep lies in {out}")
     return 0
 
 
@@ -120,8 +126,11 @@ def _book_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--out", type=Path, default=Path("sweep.nc"), metavar="FILE", help="default: sweep.nc"
-    )
+        "name", nargs="?", choices=list(SWEEP_FILES), default="digits",
+        help="digits (D_LR; the default) or alignment (the six relations)",
+    )  # fmt: skip
+    files = " or ".join(SWEEP_FILES.values())
+    parser.add_argument("--out", type=Path, metavar="FILE", help=f"default: {files}")
     parser.add_argument("--device", help="cpu, cuda or mps; default: the fastest that is there")
 
 
@@ -150,7 +159,7 @@ COMMANDS = {
     "reproduce": Command(
         "run an experiment of the richness paper again", reproduce, _reproduce_arguments
     ),
-    "sweep": Command("train the book's sweep again", sweep, _sweep_arguments),
+    "sweep": Command("train one of the book's sweeps again", sweep, _sweep_arguments),
 }
 
 

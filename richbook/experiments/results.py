@@ -135,10 +135,11 @@ def compare(result: xr.Dataset, again: xr.Dataset | None = None) -> list[Compari
         (0.0087, (3,))
     """
     recipe = found(result.attrs["recipe"])
+    small = " (stand-in)" if result.attrs["variant"] == "stand-in" else ""
     return [
         Comparison(
             recipe.name,
-            row.setting,
+            row.setting + small,
             row.paper,
             _values(row, result),
             None if again is None else _values(row, again),

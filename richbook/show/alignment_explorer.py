@@ -23,6 +23,7 @@ from richbook.show.alignment_packing import (
     pack_alignment_sweep,
     start_of,
 )
+from richbook.show.controls import choice_list, choice_slider
 from richbook.show.explorer import script
 from richbook.show.selection import short_value
 
@@ -73,9 +74,13 @@ class AlignmentExplorer(widgets.VBox):
         labels = {name: _labels(sweep, name) for name in CHOICES}
         axes = [{"words": _words(name), "labels": labels[name]} for name in CHOICES]
         self.view = AlignmentView(packed=packed, contents=layout, axes=axes, **at)
-        self.controls = {name: _slider(name, labels[name], at[name]) for name in SLIDERS}
-        self.controls |= {name: _list(name, labels[name], at[name]) for name in LISTS}
-        self.controls["shown"] = _list("shown", SHOWN, 0)
+        self.controls = {
+            name: (choice_slider if name in SLIDERS else choice_list)(
+                _words(name), labels[name], at[name]
+            )
+            for name in CHOICES
+        }
+        self.controls["shown"] = choice_list("map", SHOWN, 0)
         self.links = [
             widgets.jslink((control, "index"), (self.view, name))
             for name, control in self.controls.items()
@@ -147,30 +152,3 @@ def _labels(sweep: xr.Dataset, name: str) -> list[str]:
         return [short_value(float(value)) for value in values]
     last = json.loads(sweep.attrs.get("settings", "{}")).get("depth", -2) + 1
     return [f"{value} (head)" if value == last else str(value) for value in values.tolist()]
-
-
-def _slider(name: str, labels: list[str], index: int) -> widgets.Widget:
-    """Return a slider over the values of an axis, or a label if there is only one."""
-    if len(labels) == 1:
-        return widgets.Label(f"{_words(name)} {labels[0]}")
-    return widgets.SelectionSlider(
-        options=list(zip(labels, range(len(labels)), strict=True)),
-        index=index,
-        description=_words(name),
-        style={"description_width": "7.5em"},
-        layout={"width": "auto"},
-    )
-
-
-def _list(name: str, labels: tuple[str, ...] | list[str], index: int) -> widgets.Widget:
-    """Return a list to choose from, or a label if there is only one."""
-    description = "map" if name == "shown" else _words(name)
-    if len(labels) == 1:
-        return widgets.Label(f"{description} {labels[0]}")
-    return widgets.Dropdown(
-        options=list(zip(labels, range(len(labels)), strict=True)),
-        index=index,
-        description=description,
-        style={"description_width": "initial"},
-        layout={"width": "auto", "margin": "2px 12px 2px 0"},
-    )

@@ -36,6 +36,10 @@ function steps(list, from, to) {
   return (t) => scale(place(t));
 }
 
+// D_LR and the estimated Π as they are written in titles.
+const SUBSCRIPT = 'D<tspan dy="3" font-size="75%">LR</tspan><tspan dy="-3">\u200b</tspan>';
+const HAT_PI = 'Π<tspan dx="-9" dy="-4">^</tspan><tspan dy="4" dx="1">\u200b</tspan>';
+
 const fixed = (v) => v.toFixed(1);
 const text = (x, y, words, { anchor = "start", kind = "", more = "" } = {}) =>
   `<text x="${fixed(x)}" y="${fixed(y)}" text-anchor="${anchor}" class="${kind}" ${more}>${words}</text>`;
@@ -59,21 +63,24 @@ function path(points) {
 const curve = (values, cell, xs, x, y, which) =>
   xs.map((at, i) => [x(at), y(values[(cell * xs.length + i) * 3 + which])]);
 
-function bandAndLine(values, cell, xs, x, y, color, dashed) {
+// `dashes` is the pattern of the line, or true for the usual one.
+function bandAndLine(values, cell, xs, x, y, color, dashes) {
   const low = curve(values, cell, xs, x, y, 1).filter((p) => Number.isFinite(p[1]));
   const high = curve(values, cell, xs, x, y, 2).filter((p) => Number.isFinite(p[1]));
   const outline = high.length ? path([...high, ...low.reverse()]) + "Z" : "";
   return `<path d="${outline}" fill="${color}" fill-opacity="0.22"/>` +
     `<path class="rb-line" d="${path(curve(values, cell, xs, x, y, 0))}" fill="none" ` +
-    `stroke="${color}"${dashed ? ' stroke-dasharray="6 4"' : ""}/>`;
+    `stroke="${color}"${dashes ? ` stroke-dasharray="${dashes === true ? "6 4" : dashes}"` : ""}/>`;
 }
 
 // The box of a panel: title, axes, ticks and names. Returns the scales' ranges and the markup.
-function frame(width, height, { title, xName, xTicks, yTicks, right = 14, left = 34 }) {
+// Ticks are written as they are, those of the y axis as `yLabel` says.
+function frame(width, height, { title, xName, xTicks, yTicks, right = 14, left = 34,
+  yLabel = (v) => v }) {
   const box = { left, right: width - right, top: 30, bottom: height - 38 };
   const draw = (x, y) => text(0, 13, title, { kind: "rb-title" }) +
     yTicks.map((v) => line(box.left, y(v), box.right, y(v), "rb-grid") +
-      text(box.left - 6, y(v) + 4, v, { anchor: "end" })).join("") +
+      text(box.left - 6, y(v) + 4, yLabel(v), { anchor: "end" })).join("") +
     xTicks.map((v) => line(x(v), box.bottom, x(v), box.bottom + 4, "rb-axis") +
       text(x(v), box.bottom + 17, v, { anchor: "middle" })).join("") +
     line(box.left, box.bottom, box.right, box.bottom, "rb-axis") +
@@ -101,6 +108,23 @@ function drawAccuracy(s, width, height) {
   return draw(x, y) + bandAndLine(s.train_accuracy, s.cell, s.steps, x, y, "currentColor") +
     bandAndLine(s.test_accuracy, s.cell, s.steps, x, y, "currentColor", true) +
     spread(ends, 13, box).map(({ at, label }) => text(box.right + 5, at + 4, label)).join("");
+}
+
+// Cumulative utilization of a cell at the end of training; that of its family is drawn in grey.
+const UTILIZATION = "#0072b2";
+function drawUtilization(s, width, height) {
+  const most = s.k[s.k.length - 1];
+  const { box, draw } = frame(width, height, {
+    title: `${width > 260 ? "cumulative utilisation" : "utilisation"} ${HAT_PI}(<tspan font-style="italic">k</tspan>)`,
+    xName: "eigenfunctions <tspan font-style='italic'>k</tspan>", yTicks: [0, 0.5, 1],
+    xTicks: [1, Math.round(most / 4), Math.round(most / 2), most] });
+  const x = linear(1, most, box.left, box.right), y = linear(0, 1, box.bottom, box.top);
+  const others = s.family.cells.filter((cell) => cell !== s.cell);
+  const rank = s.rank == null ? "" : line(x(s.rank), box.top, x(s.rank), box.bottom, "rb-floor") +
+    text(x(s.rank) + 5, box.bottom - 6, `rank ${s.rank}`, { kind: "rb-small" });
+  return draw(x, y) + rank +
+    others.map((cell) => `<path class="rb-other" fill="none" d="${path(curve(s.utilization, cell, s.k, x, y, 0))}"/>`).join("") +
+    bandAndLine(s.utilization, s.cell, s.k, x, y, UTILIZATION);
 }
 
 // Moves labels as little as it takes to be `gap` pixels apart and inside the box.

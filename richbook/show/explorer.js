@@ -2,9 +2,8 @@
 // and a map of the final D_LR to find one's way. No kernel is asked: the numbers came with the page.
 
 const AXES = ["weight_decay", "target_scale", "learning_rate"];
-const COLORS = { d_lr: "#d55e00", utilization: "#0072b2" };
-const SUBSCRIPT = 'D<tspan dy="3" font-size="75%">LR</tspan><tspan dy="-3">\u200b</tspan>';
-const HAT_PI = 'Π<tspan dx="-9" dy="-4">^</tspan><tspan dy="4" dx="1">\u200b</tspan>';
+const COLORS = { d_lr: "#d55e00" };
+
 function drawHistory(s, width, height) {
   const { box, draw } = frame(width, height, { title: `${SUBSCRIPT} during training`,
     xName: "training step <tspan font-style='italic'>t</tspan> (updates)", right: 44,
@@ -21,21 +20,6 @@ function drawHistory(s, width, height) {
     bandAndLine(s.d_lr, s.cell, s.steps, x, y, COLORS.d_lr) +
     spread(names.map(([v, label, here]) => ({ at: y(v), label, here })), 13, box).map(({ at, label, here }) =>
       text(box.right + 5, at + 4, label, here ? { more: `style="font-weight:600;fill:${COLORS.d_lr}"` } : { kind: "rb-small" })).join("");
-}
-
-function drawUtilization(s, width, height) {
-  const most = s.k[s.k.length - 1];
-  const { box, draw } = frame(width, height, {
-    title: `${width > 260 ? "cumulative utilisation" : "utilisation"} ${HAT_PI}(<tspan font-style="italic">k</tspan>)`,
-    xName: "eigenfunctions <tspan font-style='italic'>k</tspan>", yTicks: [0, 0.5, 1],
-    xTicks: [1, Math.round(most / 4), Math.round(most / 2), most] });
-  const x = linear(1, most, box.left, box.right), y = linear(0, 1, box.bottom, box.top);
-  const others = s.family.cells.filter((cell) => cell !== s.cell);
-  const rank = s.rank == null ? "" : line(x(s.rank), box.top, x(s.rank), box.bottom, "rb-floor") +
-    text(x(s.rank) + 5, box.bottom - 6, `rank ${s.rank}`, { kind: "rb-small" });
-  return draw(x, y) + rank +
-    others.map((cell) => `<path class="rb-other" fill="none" d="${path(curve(s.utilization, cell, s.k, x, y, 0))}"/>`).join("") +
-    bandAndLine(s.utilization, s.cell, s.k, x, y, COLORS.utilization);
 }
 
 // The rich-lazy axis as a small strip, at the right end of a title.

@@ -12,6 +12,7 @@ import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
+from richbook.course.book import make_book
 from richbook.course.checkup import BROWSERS
 
 # Chromium as root and without a display; and none of its own calls home, which tests would see.
@@ -34,6 +35,33 @@ LIVE_WIDGETS = ".rb-live"
 # What the reader sees of a widget beside its sliders.
 DRAWING = """root => [...root.querySelectorAll('svg, img')]
     .filter(part => part.getClientRects().length).map(part => part.outerHTML).join('\\n')"""
+#: A model as anywidget hands it to a view, with nobody at the other end.
+START_VIEW = """async ({ script, state, width }) => {
+    document.body.innerHTML = '<div class="rb-explorer"><div id="view"></div></div>';
+    document.getElementById("view").style.width = `${width}px`;
+    state.packed = new DataView(Uint8Array.from(state.packed).buffer);
+    const heard = {};
+    window.model = {
+        get: (name) => state[name],
+        set: (changes) => { for (const name in changes) {
+            state[name] = changes[name]; (heard[`change:${name}`] ?? []).forEach((f) => f()); } },
+        on: (name, f) => (heard[name] ??= []).push(f),
+        save_changes: () => { window.saved = true; },
+    };
+    const url = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
+    const view = await import(url);
+    view.default.render({ model: window.model, el: document.getElementById("view") });
+}"""
+
+
+def small_book(root: Path, checkout: Path, name: str, chapter: str) -> None:
+    """Make a book of one chapter, with the code and the looks of the real one."""
+    (checkout / "notebooks" / "text").mkdir(parents=True)
+    for kept in ("conf.py", "index.md"):
+        shutil.copy(root / "notebooks" / kept, checkout / "notebooks")
+    shutil.copytree(root / "notebooks" / "_static", checkout / "notebooks" / "_static")
+    (checkout / "notebooks" / "text" / f"{name}.md").write_text(chapter, encoding="utf-8")
+    make_book(root=checkout)
 
 
 def chromium() -> str | None:
@@ -59,6 +87,31 @@ class Watch:
     def _console(self, message) -> None:
         if message.type == "error":
             self.errors.append(f"console: {message.text}")
+
+
+def show_view(page, view, width: int) -> None:
+    """Draw an anywidget view with its script and style, `width` pixels wide, without a book."""
+    names = set(view.traits(sync=True)) - {"layout", "tabbable", "tooltip"}
+    state = {name: getattr(view, name) for name in names if not name.startswith("_")}
+    state["packed"] = list(view.packed)
+    page.add_style_tag(content=view._css)
+    page.evaluate(START_VIEW, {"script": view._esm, "state": state, "width": width})
+    page.wait_for_timeout(100)
+
+
+#: Texts of the view that stick out of it, or run into the panel beside them.
+STICKS_OUT = """() => {
+    const view = document.getElementById("view").getBoundingClientRect(), bad = [];
+    for (const svg of document.querySelectorAll("#view svg")) {
+        const own = svg.getBoundingClientRect();
+        for (const text of svg.querySelectorAll("text")) {
+            const box = text.getBoundingClientRect();
+            const right = Math.min(own.right + 8, view.right + 1);
+            if (box.right > right || box.left < own.left - 2) bad.push(text.textContent);
+        }
+    }
+    return bad;
+}"""
 
 
 def press_each_slider(page, root) -> list[tuple[str, str]]:

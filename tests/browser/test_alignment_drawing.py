@@ -5,27 +5,9 @@ import pytest
 
 from richbook.show import explore_alignment
 from richbook.train import alignment_sweep
+from tests.browser.harness import STICKS_OUT, show_view
 
 pytestmark = pytest.mark.browser
-
-#: A model as anywidget hands it to a view, with nobody at the other end.
-START = """async ({ script, state, width }) => {
-    document.body.innerHTML = '<div class="rb-explorer"><div id="view"></div></div>';
-    document.getElementById("view").style.width = `${width}px`;
-    state.packed = new DataView(Uint8Array.from(state.packed).buffer);
-    const heard = {};
-    window.model = {
-        get: (name) => state[name],
-        set: (changes) => { for (const name in changes) {
-            state[name] = changes[name]; (heard[`change:${name}`] ?? []).forEach((f) => f()); } },
-        on: (name, f) => (heard[name] ??= []).push(f),
-        save_changes: () => { window.saved = true; },
-    };
-    const url = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
-    const view = await import(url);
-    view.default.render({ model: window.model, el: document.getElementById("view") });
-}"""
-CHOICES = ("weight_decay", "learning_rate", "batch_size", "activation", "layer")
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +22,7 @@ def sweep():
 @pytest.fixture(params=[1000, 380])
 def drawn(request, page, sweep):
     box = explore_alignment(sweep, {"weight_decay": 0.1, "learning_rate": 0.1, "layer": 2})
-    view = box.view
-    state = {name: getattr(view, name) for name in (*CHOICES, "shown", "contents", "axes")}
-    state["packed"] = list(view.packed)
-    page.add_style_tag(content=view._css)
-    page.evaluate(START, {"script": view._esm, "state": state, "width": request.param})
-    page.wait_for_timeout(100)
+    show_view(page, box.view, request.param)
     return page
 
 
@@ -84,19 +61,7 @@ def test_a_cell_of_the_map_moves_the_sliders(drawn):
 
 def test_nothing_sticks_out(drawn):
     """Texts stay inside the drawing's width and do not run into the panel beside them."""
-    overlap = """() => {
-        const view = document.getElementById("view").getBoundingClientRect(), bad = [];
-        for (const svg of document.querySelectorAll("#view svg")) {
-            const own = svg.getBoundingClientRect();
-            for (const text of svg.querySelectorAll("text")) {
-                const box = text.getBoundingClientRect();
-                const right = Math.min(own.right + 8, view.right + 1);
-                if (box.right > right || box.left < own.left - 2) bad.push(text.textContent);
-            }
-        }
-        return bad;
-    }"""
-    assert drawn.evaluate(overlap) == []
+    assert drawn.evaluate(STICKS_OUT) == []
 
 
 def test_panels_are_named(drawn):

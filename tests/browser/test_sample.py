@@ -1,12 +1,9 @@
 """The tool chain on a small book of the test's own: text, execution, pages, JupyterLab."""
 
-import shutil
-
 import nbformat
 import pytest
 
-from richbook.course.book import make_book
-from tests.browser.harness import Nb, Watch, jupyter_lab, press_each_slider
+from tests.browser.harness import Nb, Watch, jupyter_lab, press_each_slider, small_book
 
 CHAPTER = r"""---
 kernelspec:
@@ -65,12 +62,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 def book(root, scripts, tmp_path_factory):
     """A checkout with one chapter, made by the same code as the real one."""
     checkout = tmp_path_factory.mktemp("sample")
-    (checkout / "notebooks" / "text").mkdir(parents=True)
-    for name in ("conf.py", "index.md"):
-        shutil.copy(root / "notebooks" / name, checkout / "notebooks")
-    shutil.copytree(root / "notebooks" / "_static", checkout / "notebooks" / "_static")
-    (checkout / "notebooks" / "text" / "00-sample.md").write_text(CHAPTER, encoding="utf-8")
-    make_book(root=checkout)
+    small_book(root, checkout, "00-sample", CHAPTER)
     return checkout
 
 

@@ -1,8 +1,11 @@
 """The command `richbook`: what it does, what it says, and its exit status."""
 
+import importlib
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import xarray as xr
 
@@ -76,16 +79,47 @@ def test_lab_opens_the_notebooks_and_passes_options_on(monkeypatch, root):
     assert environment["JUPYTER_PREFER_ENV_PATH"] == "1"
 
 
-def test_sweep_writes_the_file_that_was_asked_for(monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize("name, recorder", [
+    (None, "record_sweep"), ("digits", "record_sweep"), ("alignment", "record_alignment_sweep"),
+])  # fmt: skip
+def test_sweep_writes_the_file_that_was_asked_for(name, recorder, monkeypatch, tmp_path, capsys):
     def record(path, progress, device):
         assert not progress, "a bar in a file is a thousand lines"
-        xr.Dataset({"d_lr": ("step", [0.5])}).to_netcdf(path, engine="h5netcdf")
+        assert device == "cpu"
+        xr.Dataset({"found": ("step", [0.5])}).to_netcdf(path, engine="h5netcdf")
 
-    monkeypatch.setattr("richbook.experiments.record_sweep", record)
-    out = tmp_path / "mine.nc"
-    assert cli.main(["sweep", "--out", str(out)]) == 0
-    assert float(xr.open_dataset(out, engine="h5netcdf").d_lr[0]) == 0.5
+    def other(*arguments, **settings):
+        raise AssertionError("the other sweep was trained")
+
+    for known in ("record_sweep", "record_alignment_sweep"):
+        monkeypatch.setattr(f"richbook.experiments.{known}", record if known == recorder else other)
+    which, out = ([] if name is None else [name]), tmp_path / "mine.nc"
+    assert cli.main(["sweep", *which, "--out", str(out), "--device", "cpu"]) == 0
+    assert float(xr.open_dataset(out, engine="h5netcdf").found[0]) == 0.5
     assert str(out) in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["sweep", *which, "--device", "cpu"]) == 0
+    assert Path("alignment-sweep.nc" if name == "alignment" else "sweep.nc").exists()
+
+
+def test_sweep_knows_no_other(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["sweep", "mnist"])
+    assert "invalid choice: 'mnist'" in capsys.readouterr().err
+
+
+def test_sweep_of_alignments_is_that_of_the_book(monkeypatch, tmp_path):
+    """A single cell of its grid, really trained and written."""
+    experiment = importlib.import_module("richbook.experiments.alignment_sweep")
+    small = dict(weight_decay=[0.01], learning_rate=[0.05], batch_size=[16], seeds=1,
+                 activation=["tanh"], steps=3, width=8)  # fmt: skip
+    assert set(small) - {"steps", "width"} == set(experiment.ALIGNMENT_GRID) - {"record_at"}
+    monkeypatch.setattr(experiment, "ALIGNMENT_GRID", small)
+    out = tmp_path / "alignment.nc"
+    assert cli.main(["sweep", "alignment", "--out", str(out)]) == 0
+    with xr.open_dataset(out, engine="h5netcdf") as found:
+        assert found.alignment.sizes["relation"] == 3 and found.sizes["step"] == 4
+        assert bool(np.isfinite(found.alignment).all())
 
 
 def test_doctor_finds_this_installation_in_order(capsys, root, monkeypatch):

@@ -157,12 +157,16 @@ def finding(result: xr.Dataset) -> Finding:
     bare_falls = bool((bare_late < bare_early).all())
     same = "yes" if falls and bare_falls else "partly" if falls or bare_falls else "no"
     ranks = [float(when(result, "feature_rank", "without").mean()) for when in (before, after)]
+    even = [float(when(result, "inside_cosine").mean()) for when in (before, after)]
     return Finding(
         same,
         f"With the final layer norm D_LR goes from {float(early.mean()):.2f}, when the training "
         f"pairs are fitted and {float(before(result, 'test_accuracy').mean()):.0%} of the others, "
         f"to {float(late.mean()):.2f}; features without structure would have "
-        f"{float(after(result, 'isotropic_d_lr').mean()):.2f}. Without it D_LR goes from "
+        f"{float(after(result, 'isotropic_d_lr').mean()):.2f}. The kernel lies in the span of the "
+        f"outputs throughout (used share at least {float(result.inside_share.min()):.3f}), so all "
+        f"of the fall is evenness, from {even[0]:.2f} to {even[1]:.2f}. Without the norm D_LR goes "
+        "from "
         f"{float(bare_early.mean()):.2f} to {float(bare_late.mean()):.2f} while the features' "
         f"effective rank goes from {ranks[0]:.0f} to {ranks[1]:.0f}, and the network groks all the "
         "same.",

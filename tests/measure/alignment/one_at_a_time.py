@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import torch
 from torch import Tensor, nn
@@ -56,34 +57,41 @@ def rows_one_at_a_time(model, inputs, targets, loss, names) -> dict[str, dict[st
     return {key: {s: torch.cat(v) for s, v in sides.items()} for key, sides in found.items()}
 
 
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
 def as_rows(layer, taken, given, gradient_a, gradient_b) -> dict[str, Tensor]:
-    """The four matrices of one call, by F.unfold for a convolution."""
-    if not isinstance(layer, nn.Conv2d):
+    """The four matrices of one call."""
+    if not isinstance(layer, CONVOLUTIONS):
         bias = 0 if layer.bias is None else layer.bias.detach()
         flat = lambda values: values.reshape(-1, values.shape[-1])  # noqa: E731
         return {"h_a": flat(taken), "h_b": flat(given - bias), "g_a": flat(-gradient_a),
                 "g_b": flat(-gradient_b)}  # fmt: skip
-    bias = 0 if layer.bias is None else layer.bias.detach()[:, None, None]
-    places = lambda values: values.flatten(2).transpose(1, 2).flatten(0, 1)  # noqa: E731
+    bias = 0 if layer.bias is None else layer.bias.detach()
+    places = lambda values: values.movedim(1, -1).flatten(0, -2)  # noqa: E731
     g_b, weight = places(-gradient_b), matrix_of(layer)
-    return {"h_a": patches(layer, taken), "h_b": places(given - bias), "g_a": g_b @ weight,
+    return {"h_a": patches(layer, taken), "h_b": places(given) - bias, "g_a": g_b @ weight,
             "g_b": g_b}  # fmt: skip
 
 
-def patches(layer: nn.Conv2d, images: Tensor) -> Tensor:
-    """(positions of all images, in · kh · kw)."""
+def patches(layer: nn.Module, images: Tensor) -> Tensor:
+    """(positions of all images, in · kh · kw): a convolution for each number of a patch."""
     mode = {"zeros": "constant"}.get(layer.padding_mode, layer.padding_mode)
     padded = nn.functional.pad(images, layer._reversed_padding_repeated_twice, mode=mode)
-    columns = nn.functional.unfold(padded, layer.kernel_size, layer.dilation, 0, layer.stride)
-    return columns.transpose(1, 2).flatten(0, 1)
+    size = layer.in_channels * math.prod(layer.kernel_size)
+    picking = torch.eye(size, dtype=images.dtype)
+    picking = picking.reshape(size, layer.in_channels, *layer.kernel_size)
+    convolve = getattr(nn.functional, f"conv{len(layer.kernel_size)}d")
+    picked = convolve(padded, picking, stride=layer.stride, dilation=layer.dilation)
+    return picked.movedim(1, -1).flatten(0, -2)
 
 
 def matrix_of(layer: nn.Module) -> Tensor:
     """W (out, in), found by what a convolution does to each unit patch."""
-    if not isinstance(layer, nn.Conv2d):
+    if not isinstance(layer, CONVOLUTIONS):
         return layer.weight.detach().double()
     per_group = layer.in_channels // layer.groups
-    size = layer.kernel_size[0] * layer.kernel_size[1]
+    size = math.prod(layer.kernel_size)
     matrix = torch.zeros(layer.out_channels, layer.in_channels * size, dtype=torch.float64)
     for out in range(layer.out_channels):
         first = out // (layer.out_channels // layer.groups) * per_group * size

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from richbook.measure.alignment.balance.checks import (
-    check_finite_parameters,
     check_samples_apart,
     checked_number,
     why_not_balanced,
@@ -22,6 +21,7 @@ from richbook.measure.alignment.balance.result import (
     side_balance,
 )
 from richbook.measure.alignment.balance.terms import balance_terms, identity, rows_by_sample
+from richbook.measure.alignment.passes.checks import check_finite_parameters
 from richbook.measure.alignment.passes.gradients import GradientPasses, LayerCall
 from richbook.measure.errors import DegenerateWarning, RichbookError
 

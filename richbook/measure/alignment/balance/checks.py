@@ -40,16 +40,6 @@ def check_samples_apart(model: nn.Module) -> None:
             )
 
 
-def check_finite_parameters(model: nn.Module) -> None:
-    """Raise if training diverged, and a parameter holds nan or an infinity."""
-    for name, parameter in model.named_parameters():
-        if not bool(parameter.detach().isfinite().all()):
-            raise RichbookError(
-                f"model: its parameter {name!r} contains nan or an infinity, expected finite "
-                "numbers; did training diverge?"
-            )
-
-
 def why_not_balanced(model: nn.Module, layer: nn.Module, name: str) -> str | None:
     """Why a step does not move a layer's weight by η times the mean of g_b h_aᵀ, if so.
 

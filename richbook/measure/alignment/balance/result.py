@@ -32,6 +32,12 @@ class SideBalance:
             ‖(1 − 1/B) ∇∇ᵀ‖/‖N_b‖ (assumption 5).
         own_steps: the sine between H_b and ``cross`` + η E‖h_a‖² G_b / B (assumption 6).
         cross_moment: the sine between E[g_b h_bᵀ] and G_b (assumption 7).
+
+    Example:
+        >>> eye = torch.eye(2, dtype=torch.float64)
+        >>> side = SideBalance(0.6 * eye, 0.3 * eye, eye, 0.0, 0.0, 0.1, 0.2, 0.3, 0.4)
+        >>> round(side.residual, 3), round(side.residual_without_noise, 3)
+        (0.1, 0.4)
     """
 
     cross: Tensor
@@ -80,6 +86,12 @@ class LayerBalance:
         input: the identity of WᵀW, side a.
         mean_weight: ‖E[∇] − γ E[W]‖/‖γ E[W]‖, the balance of the weight itself: a stationary mean
             weight is one whose mean gradient cancels its decay, noise or no noise.
+
+    Example:
+        >>> eye = torch.eye(2, dtype=torch.float64)
+        >>> side = SideBalance(0.6 * eye, 0.3 * eye, eye, 0.0, 0.0, 0.1, 0.2, 0.3, 0.4)
+        >>> LayerBalance("fc", 20, output=side, input=side, mean_weight=0.1)
+        LayerBalance('fc', 20 updates, output residual 0.100, input 0.100)
     """
 
     name: str

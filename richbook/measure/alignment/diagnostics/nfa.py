@@ -24,6 +24,11 @@ class FeatureAnsatz:
         name: the layer.
         gram: WᵀW, float64, shape (in, in).
         agop: Σ_c E[∇f_c ∇f_cᵀ], the gradient with respect to what the layer takes, same shape.
+
+    Example:
+        >>> import torch
+        >>> FeatureAnsatz("fc", torch.diag(torch.tensor([1.0, 2.0])), torch.eye(2))
+        FeatureAnsatz('fc', width 2, cosine 0.949)
     """
 
     name: str
@@ -84,7 +89,7 @@ def nfa(
         >>> import torch
         >>> model = nn.Sequential(nn.Linear(5, 4, bias=False), nn.Linear(4, 1, bias=False))
         >>> found = nfa(model, [torch.ones(3, 5)])
-        >>> found["1"].cosine  # one output, straight from this layer: AGOP is WᵀW
+        >>> round(found["1"].cosine, 9)  # one output, straight from this layer: AGOP is WᵀW
         1.0
     """
     flat = _FlatOutputs()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import torch
@@ -17,7 +18,8 @@ from richbook.measure.alignment.layers.patches import (
 )
 
 #: What counts as a linear layer.
-KINDS = (nn.Linear, nn.Conv2d)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+KINDS = (nn.Linear, *CONVOLUTIONS)
 
 
 class LinearMap(Protocol):
@@ -41,10 +43,16 @@ class LinearMap(Protocol):
     def inputs(self, units: Tensor) -> Tensor:
         """h_a (rows, in) of some units of the input."""
 
-    def input_sums(self, units: Tensor) -> PatchSums | None:
-        """Empty sums for the moments of h_a, if for such units there is a way without its rows."""
+    def copied(self, values: Tensor) -> Tensor:
+        """A copy of an input, laid out in memory as the sums over it want it."""
 
-    def output_sums(self, units: Tensor) -> PatchSums | None:
+    def input_sums(self, units: Tensor, share: int) -> PatchSums | None:
+        """Empty sums for the moments of h_a, if for such units there is a way without its rows.
+
+        They are one of so many (``share``) that hold maps back at the same time.
+        """
+
+    def output_sums(self, units: Tensor, share: int) -> PatchSums | None:
         """The same for h_b, or the gradient there."""
 
     def outputs(self, units: Tensor) -> Tensor:
@@ -52,7 +60,7 @@ class LinearMap(Protocol):
 
 
 def linear_map(layer: nn.Module) -> LinearMap:
-    """The matrix that an ``nn.Linear`` or ``nn.Conv2d`` multiplies by.
+    """The matrix that an ``nn.Linear`` or a convolution multiplies by.
 
     Example:
         >>> import torch
@@ -61,7 +69,7 @@ def linear_map(layer: nn.Module) -> LinearMap:
         >>> found.weight().shape, found.inputs(torch.zeros(2, 3, 6, 7)).shape
         (torch.Size([8, 75]), torch.Size([12, 75]))
     """
-    return _Convolution(layer) if isinstance(layer, nn.Conv2d) else _Dense(layer)
+    return _Convolution(layer) if isinstance(layer, CONVOLUTIONS) else _Dense(layer)
 
 
 class _Dense:
@@ -88,10 +96,13 @@ class _Dense:
     def inputs(self, units: Tensor) -> Tensor:
         return units
 
-    def input_sums(self, units: Tensor) -> PatchSums | None:
+    def copied(self, values: Tensor) -> Tensor:
+        return values.clone()
+
+    def input_sums(self, units: Tensor, share: int) -> PatchSums | None:
         return None
 
-    def output_sums(self, units: Tensor) -> PatchSums | None:
+    def output_sums(self, units: Tensor, share: int) -> PatchSums | None:
         return None
 
     def outputs(self, units: Tensor) -> Tensor:
@@ -99,14 +110,14 @@ class _Dense:
 
 
 class _Convolution:
-    """``nn.Conv2d``: every position of the output is a sample, and h_a is the patch under it.
+    """A convolution: every position of the output is a sample, and h_a is the patch under it.
 
     A patch lists the channels, then the rows of the kernel, then its columns, as ``F.unfold`` does.
     With groups W is block diagonal, (out, in·kh·kw) like any other.
     """
 
-    def __init__(self, layer: nn.Conv2d) -> None:
-        self.layer = layer
+    def __init__(self, layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> None:
+        self.layer, self.axes = layer, len(layer.kernel_size)
 
     def weight(self) -> Tensor:
         weight = self.layer.weight.detach().flatten(1)
@@ -118,7 +129,7 @@ class _Convolution:
         return None if self.layer.bias is None else self.layer.bias.detach()
 
     def takes(self, values: Tensor) -> bool:
-        return values.ndim == 4
+        return values.ndim == self.axes + 2
 
     def unit_shape(self, values: Tensor) -> torch.Size:
         return values.shape[:1]
@@ -129,19 +140,30 @@ class _Convolution:
     def inputs(self, units: Tensor) -> Tensor:
         layer = self.layer
         mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-        padded = functional.pad(units, layer._reversed_padding_repeated_twice, mode=mode)
-        (kh, kw), (sh, sw), (dh, dw) = layer.kernel_size, layer.stride, layer.dilation
-        # windows of the kernel's reach, (n, c, h, w, reach, reach), of which every d-th line counts
-        windows = padded.unfold(2, dh * (kh - 1) + 1, sh).unfold(3, dw * (kw - 1) + 1, sw)
-        windows = windows[..., ::dh, ::dw]  # (n, c, h, w, kh, kw)
-        return windows.permute(0, 2, 3, 1, 4, 5).reshape(-1, units.shape[1] * kh * kw)
+        windows = functional.pad(units, layer._reversed_padding_repeated_twice, mode=mode)
+        kinds = list(zip(layer.kernel_size, layer.stride, layer.dilation, strict=True))
+        for axis, (places, stride, gap) in enumerate(kinds, start=2):
+            windows = windows.unfold(axis, gap * (places - 1) + 1, stride)
+        # (n, c, h, w, reach, reach), of which every d-th line counts -> (n, c, h, w, kh, kw)
+        windows = windows[(..., *(slice(None, None, gap) for *_, gap in kinds))]
+        width = units.shape[1] * math.prod(layer.kernel_size)
+        return windows.movedim(1, self.axes + 1).reshape(-1, width)
 
-    def input_sums(self, units: Tensor) -> PatchSums | None:
-        shorter = is_exact_here(units.device) and has_displacements(self.layer, *units.shape[2:])
-        return patch_sums(self.layer, *units.shape[2:]) if shorter else None
+    def copied(self, values: Tensor) -> Tensor:
+        if values.ndim == 4 and is_exact_here(values.device):
+            return values.clone(memory_format=torch.channels_last)
+        return values.clone()
 
-    def output_sums(self, units: Tensor) -> PatchSums | None:
-        return place_sums(*units.shape[2:]) if is_exact_here(units.device) else None
+    def input_sums(self, units: Tensor, share: int) -> PatchSums | None:
+        if self.axes != 2 or not is_exact_here(units.device):
+            return None
+        shorter = has_displacements(self.layer, *units.shape[2:])
+        return patch_sums(self.layer, *units.shape[2:], share) if shorter else None
+
+    def output_sums(self, units: Tensor, share: int) -> PatchSums | None:
+        if self.axes != 2 or not is_exact_here(units.device):
+            return None
+        return place_sums(*units.shape[2:])
 
     def outputs(self, units: Tensor) -> Tensor:
-        return units.permute(0, 2, 3, 1).reshape(-1, units.shape[1])
+        return units.movedim(1, -1).reshape(-1, units.shape[1])

@@ -98,7 +98,7 @@ class LayerStream:
     ) -> None:
         key = (group, side)
         if key not in self.sums:
-            self.sums[key] = new(units)
+            self.sums[key] = new(units, len(self.moments))
         sums = self.sums[key]
         if sums is not None and sums.update(units):
             return

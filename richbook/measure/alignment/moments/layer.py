@@ -18,6 +18,11 @@ class UnitMoments:
         H_b, G_b: shape (out, out).
         means: of the directions, in the order H_a, H_b, G_a, G_b, shapes (in,) and (out,).
         counts: how many rows had a direction, in that order.
+
+    Example:
+        >>> one, zero = torch.ones(1, 1), torch.zeros(1)
+        >>> UnitMoments(one, one, one, one, means=(zero,) * 4, counts=(10, 10, 9, 9)).counts
+        (10, 10, 9, 9)
     """
 
     H_a: Tensor

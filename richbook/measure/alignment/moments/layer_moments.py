@@ -12,6 +12,7 @@ from richbook.measure.alignment.moments.accumulate import UNIT_SIDES, LayerStrea
 from richbook.measure.alignment.moments.layer import LayerMoments, UnitMoments
 from richbook.measure.alignment.moments.second_moments import SecondMoment
 from richbook.measure.alignment.passes.gradients import GradientPasses, LayerCall
+from richbook.measure.alignment.passes.warning import warn_caller
 from richbook.measure.interval import GROUPS
 
 
@@ -33,11 +34,12 @@ def layer_moments(
     (Ziyin et al. 2025, arXiv 2410.03006). Memory does not depend on the number of samples.
 
     - ``nn.Linear``, wherever it is: every axis but the last counts rows, so that a token is a row.
-      Its gradient is that of its whole sequence's loss. ``nn.MultiheadAttention`` uses its
-      projections without calling them: they cannot be seen.
-    - ``nn.Conv2d``: every position of the output is a row; h_a is the patch under it, in the order
-      of ``F.unfold`` and with the padding filled in; W is (out, in·kh·kw), block diagonal with
-      groups.
+      Its gradient is that of its whole sequence's loss.
+    - ``nn.Conv1d``, ``nn.Conv2d``, ``nn.Conv3d``: every position of the output is a row; h_a is the
+      patch under it, in the order of ``F.unfold`` and with the padding filled in; W is
+      (out, in·kh·kw), block diagonal with groups.
+    - Left out, with a warning: ``nn.MultiheadAttention`` and recurrent layers, which multiply
+      inside, where hooks cannot see it; transposed convolutions, whose outputs add up several W h.
     - A layer that is called several times has a row for each call: "name", "name#2". Tied weights
       are measured layer by layer.
     - Where h_a goes elsewhere too (a residual branch), g_a = Wᵀ g_b leaves out what comes back
@@ -72,7 +74,7 @@ def layer_moments(
         RichbookError: a model, loader, loss or layer that does not fit; nan or infinity.
 
     Warns:
-        DegenerateWarning: a layer was left out; the message says why.
+        DegenerateWarning: a layer was left out, and why; groups without samples.
 
     Example:
         >>> import torch
@@ -98,7 +100,14 @@ def layer_moments(
             streams[call.name].add(call, dealer.of(call))
     for stream in streams.values():
         stream.finish()
-    return {name: _finish(streams[name], unit) for name in passes.weights}
+    found = {name: _finish(streams[name], unit) for name in passes.weights}
+    short = [repr(name) for name, layer in found.items() if groups and not layer.groups]
+    if short:
+        warn_caller(
+            f"groups: of {', '.join(short)} not each of the {GROUPS} has a sample that counts, so "
+            "that there is no interval; take more samples"
+        )
+    return found
 
 
 class _Groups:

@@ -8,17 +8,24 @@ that parameters get none and those before the first layer cost nothing.
 from __future__ import annotations
 
 import contextlib
-import warnings
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from richbook.measure.alignment.layers.linear_maps import KINDS, LinearMap, linear_map
+from richbook.measure.alignment.layers.linear_maps import LinearMap, linear_map
+from richbook.measure.alignment.passes.checks import (
+    check_finite_gradients,
+    check_finite_loss,
+    check_lengths,
+)
+from richbook.measure.alignment.passes.choice import chosen_layers, is_every, not_measured
 from richbook.measure.alignment.passes.recording import Part, Recorder
 from richbook.measure.alignment.passes.sample_loss import SampleLoss, batch_size
 from richbook.measure.alignment.passes.samples import ignored_labels, kept_units, samples_of_units
+from richbook.measure.alignment.passes.warning import warn_caller
 from richbook.measure.capture.batches import Call, as_call, checked_loader
 from richbook.measure.capture.models import Names, checked_model, device_of
 from richbook.measure.capture.state import (
@@ -28,7 +35,7 @@ from richbook.measure.capture.state import (
     evaluating,
     unfused,
 )
-from richbook.measure.errors import DegenerateWarning, RichbookError
+from richbook.measure.errors import RichbookError
 
 #: Without being asked for, layers that take more numbers than this are left out.
 WIDEST = 8192
@@ -92,36 +99,11 @@ class GradientPasses:
         self.model, self.loader = checked_model(model), checked_loader(loader)
         self.loss, self.train_mode = SampleLoss(loss), train_mode
         self.names, self.device = Names(self.model), device_of(self.model)
-        self.every = layers is None or (isinstance(layers, str) and layers == "all")
-        self.chosen = self._chosen(layers)
+        self.every, self.chosen = is_every(layers), chosen_layers(self.names, layers)
         self.maps = {module: linear_map(module) for module in self.chosen}
         self.weights: dict[str, Tensor] = {}  # by call, in the order of the forward pass
         self.left_out: dict[str, str] = {}
         self.notes: list[str] = []
-
-    def _chosen(self, layers: object) -> dict[nn.Module, str]:
-        if self.every:
-            found = {m: name for m, name in self.names.first.items() if isinstance(m, KINDS)}
-            if not found:
-                raise RichbookError("model: it has no nn.Linear and no nn.Conv2d")
-            return found
-        layers = [layers] if isinstance(layers, (str, nn.Module)) else layers
-        if not isinstance(layers, Iterable):
-            raise RichbookError(
-                f"layers: expected None or a list of names of layers, got {type(layers).__name__}"
-            )
-        chosen = {}
-        for wanted in layers:
-            name, module = self.names.find(wanted, "layers")
-            if not isinstance(module, KINDS):
-                raise RichbookError(
-                    f"layers: {name!r} is a {type(module).__name__}, expected an nn.Linear or an "
-                    "nn.Conv2d: alignment is about a layer that multiplies by a matrix"
-                )
-            chosen.setdefault(module, name)
-        if not chosen:
-            raise RichbookError("layers: expected at least one layer, got none")
-        return chosen
 
     def __iter__(self) -> Iterator[list[LayerCall]]:
         """Run the model and the loss on each batch of the loader in turn."""
@@ -131,15 +113,18 @@ class GradientPasses:
         with stream.drawn():
             batches = iter(self.loader)
         seen = False
-        while True:
+        for number in itertools.count():
             with stream.drawn():
                 try:
                     batch = next(batches)
                 except StopIteration:
                     break
                 with self._model_as_found(modules, buffers):
-                    calls = self._calls(as_call(batch, self.device))
+                    calls = self._calls(as_call(batch, self.device), number)
             if calls:
+                if not seen and self.every:
+                    for note in not_measured(self.names):
+                        self._note(note)
                 seen = True
                 yield calls
                 del calls  # nothing of a batch is kept while the next one runs
@@ -160,19 +145,22 @@ class GradientPasses:
         ):
             yield
 
-    def _calls(self, call: Call) -> list[LayerCall]:
+    def _calls(self, call: Call, number: int) -> list[LayerCall]:
         recorder = Recorder(self.maps, self.chosen, self.weights)
         with recorder.watching():
             returned = self.model(*call.args, **call.kwargs)
         samples = batch_size(returned, call.targets)
+        check_lengths(call, returned, samples)
         ignored = ignored_labels(call.targets, self.loss.ignored)
         count = samples if ignored is None else int((~ignored).reshape(samples, -1).any(1).sum())
         if not samples or not count:
             return []
         total = self.loss.total(returned, call.targets, count)
+        check_finite_loss(self.model, call, number, recorder.calls, returned, total)
         edges = [part.edge for part in recorder.calls if part.edge is not None]
         found = iter(torch.autograd.grad(-total, edges, allow_unused=True) if edges else ())
         gradients = [None if part.edge is None else next(found) for part in recorder.calls]
+        check_finite_gradients([part.name for part in recorder.calls], gradients)
         calls = [
             self._layer_call(part, gradient, samples, ignored)
             for part, gradient in zip(recorder.calls, gradients, strict=True)
@@ -205,7 +193,7 @@ class GradientPasses:
         if reason is None and gradient is None:
             reason = (
                 "no gradient reaches it: the loss does not depend on its output, or it is "
-                "computed without gradients (torch.no_grad, detach)"
+                "computed without gradients (torch.no_grad, detach, a reentrant checkpoint)"
             )
         if reason is None and self.every and width > WIDEST:
             reason = f"it takes {width} numbers, more than {WIDEST}; name it to have it measured"
@@ -215,9 +203,12 @@ class GradientPasses:
         if not self.every:
             raise RichbookError(f"layers: {part.name!r} cannot be measured: {reason}")
         self.left_out[part.name] = reason
-        self.notes.append(f"{part.name!r} is left out: {reason}")
-        warnings.warn(f"layers: {self.notes[-1]}", DegenerateWarning, stacklevel=6)
+        self._note(f"{part.name!r} is left out: {reason}")
         return False
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        warn_caller(f"layers: {text}")
 
     def _check_called(self, recorder: Recorder) -> None:
         """After the first batch: every layer asked for was called, and some layer is measured."""

@@ -83,7 +83,7 @@ class Recorder:
             name = f"{name}#{self.counts[name]}"
         if not inputs.numel():
             return None
-        inputs = inputs.detach().clone()  # what comes next may write into it
+        inputs = self.maps[module].copied(inputs.detach())  # what comes next may write into it
         given, edge = output, None
         if torch.is_grad_enabled():
             output = _with_own_edge(output)

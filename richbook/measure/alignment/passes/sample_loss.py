@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping
 
 import torch
@@ -95,15 +96,18 @@ class SampleLoss:
             ) from error
         if not isinstance(value, Tensor) or not value.is_floating_point():
             got = type(value).__name__ if not isinstance(value, Tensor) else value.dtype
-            raise RichbookError(f"loss: expected a tensor of real numbers, got {got}")
+            hint = "; pick the loss out of it" if isinstance(value, (tuple, list, Mapping)) else ""
+            raise RichbookError(f"loss: expected a tensor of real numbers, got {got}{hint}")
         return value
 
     def _find_reduction(self, outputs: object, targets: Tensor | None) -> bool | None:
         """Whether the loss is a mean; None if no gradient tells."""
-        try:
-            first, second = self._once_and_twice(outputs, targets, torch.float32)
-        except RichbookError:  # a loss that insists on half precision
-            first, second = self._once_and_twice(outputs, targets, torch.float16)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what they say was said of the batch itself
+            try:
+                first, second = self._once_and_twice(outputs, targets, torch.float32)
+            except RichbookError:  # a loss that insists on half precision
+                first, second = self._once_and_twice(outputs, targets, torch.float16)
         size = first.square().sum()
         if not 0 < float(size) < float("inf"):
             return None  # nothing to go by; if it is nan, the layers' gradients say where
@@ -158,13 +162,17 @@ def _gradient(value: Tensor, leaves: list[Tensor]) -> Tensor:
 
 
 def _sample_axis(tensor: Tensor, count: int) -> int | None:
-    """The axis of samples: the first; the second behind tokens; or the first, of runs of tokens."""
+    """The axis of samples: the first; the second behind tokens; or the first, of runs of tokens.
+
+    Also the first where the samples are the tokens of sequences, (n, T, C) for n·T of them.
+    """
     shape = tensor.shape
     if not shape or not shape[0]:
         return None
     if shape[0] != count and len(shape) > 2 and shape[1] == count:
         return 1
-    return 0 if shape[0] % count == 0 else None
+    tokens = any(shape[:axes].numel() == count for axes in range(2, len(shape)))
+    return 0 if tokens or shape[0] % count == 0 else None
 
 
 def batch_size(outputs: object, targets: Tensor | None) -> int:

@@ -41,6 +41,11 @@ class PowerLaw:
         aic_difference: Akaike's criterion of the exponential law minus that of the power law. Both
             have two parameters, so it is n log(residuals / residuals); positive is for the power.
         sample_low, sample_high: its interval over samples by the jackknife, if there are groups.
+
+    Example:
+        >>> found = PowerLaw(2.05, low=1.9, high=2.2, r2=0.99, aic_difference=8.0)
+        >>> found.law, found.allows(2.0), found.within(2.0, 0.1)
+        ('power', True, False)
     """
 
     exponent: float

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 
+from richbook.measure.alignment.layers.linear_maps import CONVOLUTIONS
 from richbook.measure.alignment.moments.layer import LayerMoments
 from richbook.measure.alignment.moments.layer_moments import layer_moments
+from richbook.measure.alignment.passes.warning import warn_caller
 from richbook.measure.alignment.relations.relations import (
     KINDS,
     RELATIONS,
@@ -19,7 +20,7 @@ from richbook.measure.alignment.relations.relations import (
     six_intervals,
 )
 from richbook.measure.alignment.relations.table import Alignment, LayerAlignment, Relation, Side
-from richbook.measure.errors import DegenerateWarning, RichbookError
+from richbook.measure.errors import RichbookError
 from richbook.measure.inputs import exact_arithmetic
 
 
@@ -88,7 +89,7 @@ def alignment(
     _checked_kind(kind)
     if interval is None:
         modules = model.modules() if isinstance(model, nn.Module) else ()
-        interval = not any(isinstance(module, nn.Conv2d) for module in modules)
+        interval = not any(isinstance(module, CONVOLUTIONS) for module in modules)
     moments = layer_moments(
         model, loader, loss, layers,
         train_mode=train_mode, unit=bool(normalize), groups=interval, seed=seed,
@@ -180,7 +181,7 @@ def _notes(moments: LayerMoments, row: LayerAlignment, kind: str) -> list[str]:
     if missing:
         why = "a matrix is 0" + (", or the same in all entries" if kind == "pearson" else "")
         notes.append(f"{row.name!r}: {why}: {', '.join(missing)} {_are(missing)} nan")
-        warnings.warn(notes[0], DegenerateWarning, stacklevel=4)
+        warn_caller(notes[0])
     widest = max(row.width, row.outputs)
     if row.count <= widest:
         notes.append(

@@ -25,6 +25,10 @@ class Relation:
         value: the alignment.
         low, high: an interval for it over samples, at 95 %; nan without one.
         null_mean, null_std: the same spectra with random eigenvectors.
+
+    Example:
+        >>> Relation(0.9, low=0.85, high=0.95, null_mean=0.3, null_std=0.1).deviation
+        6.000...
     """
 
     value: float
@@ -46,7 +50,13 @@ class Relation:
 
 @dataclass(frozen=True)
 class Side:
-    """The three relations on one side of a layer: H with G, H with Z, G with Z."""
+    """The three relations on one side of a layer: H with G, H with Z, G with Z.
+
+    Example:
+        >>> three = [Relation(value, 0.0, 1.0, 0.3, 0.1) for value in (0.5, 0.6, 0.9)]
+        >>> Side(*three).GWA.value
+        0.9
+    """
 
     RGA: Relation
     RWA: Relation
@@ -64,6 +74,12 @@ class LayerAlignment:
         outputs: number of rows of W.
         forward: the relations of H_b, G_b and Z_b.
         backward: the relations of H_a, G_a and Z_a.
+
+    Example:
+        >>> side = Side(*[Relation(0.9, 0.85, 0.95, 0.3, 0.1)] * 3)
+        >>> layer = LayerAlignment("fc", 1000, width=64, outputs=10, forward=side, backward=side)
+        >>> layer.forward.RGA.value
+        0.9
     """
 
     name: str

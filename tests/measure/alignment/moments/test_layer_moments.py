@@ -23,6 +23,7 @@ from tests.measure.capture.networks import (
     seeded,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:layers. .* a MultiheadAttention")
 MATRICES = ("H_a", "H_b", "G_a", "G_b")
 cross_entropy = functional.cross_entropy
 
@@ -143,6 +144,20 @@ def test_convolutions(settings, device):
     weight = matrix_of(model.cpu()[0])
     assert torch.equal(found["0"].weight.cpu(), weight)
     assert found["0"].Z_a.shape == (weight.shape[1],) * 2
+
+
+@pytest.mark.parametrize("settings", [
+    {}, {"stride": 2, "padding": 1}, {"dilation": 2}, {"groups": 2, "padding": "same"},
+    {"padding": 2, "padding_mode": "circular", "bias": False},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("kind, sizes", [(nn.Conv1d, (11,)), (nn.Conv3d, (5, 6, 7))])
+def test_convolutions_over_sequences_and_volumes(kind, sizes, settings, device):
+    pool = {nn.Conv1d: nn.AdaptiveAvgPool1d, nn.Conv3d: nn.AdaptiveAvgPool3d}[kind]
+    made = [kind(4, 6, 3, **settings), nn.Tanh(), pool(1), nn.Flatten(), nn.Linear(6, 3)]
+    model = seeded(lambda: nn.Sequential(*made), device)
+    found = check(model, drawn(9, 4, *sizes) + 1, labels(9, 3), cross_entropy)
+    assert list(found) == ["0", "4"]
+    assert torch.equal(found["0"].weight.cpu(), matrix_of(model.cpu()[0]))
 
 
 def test_maps_of_several_sizes():

@@ -13,6 +13,7 @@ from richbook.measure.alignment import layer_moments
 from tests.measure.alignment.one_at_a_time import distance, rows_one_at_a_time, second_moments
 from tests.measure.capture.networks import Hooked, Transformer, drawn, mlp, seeded
 
+pytestmark = pytest.mark.filterwarnings("ignore:layers. .* a MultiheadAttention")
 MATRICES = ("H_a", "H_b", "G_a", "G_b")
 WEIGHT = torch.tensor([0.2, 1.0, 3.0, 0.5])
 

@@ -16,6 +16,7 @@ from tests.measure.alignment.one_at_a_time import distance
 from tests.measure.capture.networks import ConvNet, Encoder, Hooked, Transformer, drawn, mlp, seeded
 from tests.measure.capture.test_as_found import images, noise, prepared, snapshot
 
+pytestmark = pytest.mark.filterwarnings("ignore:layers. .* a MultiheadAttention")
 MATRICES = ("H_a", "H_b", "G_a", "G_b")
 cross_entropy = functional.cross_entropy
 
@@ -142,7 +143,7 @@ def test_chosen_layers():
 
 WRONG_LAYERS = {
     "no such": ("body.0", r"layers: the model has no module 'body.0'"),
-    "not linear": ("1", r"layers: '1' is a ReLU, expected an nn.Linear or an nn.Conv2d"),
+    "not linear": ("1", r"layers: '1' is of the class ReLU, expected .* are '0', '2', '4'$"),
     "none": ([], "layers: expected at least one layer, got none"),
     "a number": (3, "layers: expected None or a list of names"),
 }
@@ -157,7 +158,7 @@ def test_layers_that_cannot_be_chosen(case):
 
 def test_models_without_layers_to_measure():
     loader = batches(drawn(9, 4), torch.arange(9) % 4)
-    with pytest.raises(RichbookError, match="model: it has no nn.Linear and no nn.Conv2d"):
+    with pytest.raises(RichbookError, match="model: it has no layer to measure: expected"):
         layer_moments(nn.Tanh(), loader, cross_entropy)
     idle = seeded(lambda: Hooked(lambda self, x: x * self.scale, spare=nn.Linear(4, 4)))
     idle.scale = nn.Parameter(torch.ones(4))
@@ -178,17 +179,6 @@ def test_models_without_layers_to_measure():
 def test_loaders_that_give_nothing(loader, message):
     with pytest.raises(RichbookError, match=message):
         layer_moments(seeded(mlp), loader, cross_entropy)
-
-
-@pytest.mark.parametrize("make, shape, name", [(mlp, (3,), "0"), (ConvNet, (1, 6, 6), "conv1")])
-def test_nan_is_an_error_that_names_the_layer(make, shape, name, device):
-    inputs, targets = drawn(13, *shape), torch.arange(13) % 3
-    inputs[7] = torch.nan
-    with pytest.raises(RichbookError, match=f"h_a of the layer '{name}': row .* contains nan"):
-        layer_moments(seeded(make, device), [(inputs, targets)], cross_entropy)
-    scaled = lambda outputs, targets: cross_entropy(outputs, targets) * float("inf")  # noqa: E731
-    with pytest.raises(RichbookError, match="g_b of the layer .* contains"):
-        layer_moments(seeded(make, device), [(drawn(13, *shape), targets)], scaled)
 
 
 @pytest.mark.parametrize("scale", [1e-25, 1e25])
@@ -316,7 +306,7 @@ def broken_loss(outputs, targets):
     (broken_loader, cross_entropy, "the disk is gone"),
     ([(drawn(5, 1, 6, 6), torch.arange(5))], broken_loss, "no loss"),
     ([(drawn(5, 1, 6, 6), torch.arange(5))], cross_entropy, "loss: called with"),
-    ([(drawn(5, 1, 6, 6) * torch.nan, torch.arange(5) % 3)], cross_entropy, "contains nan"),
+    ([(drawn(5, 1, 6, 6) * torch.nan, torch.arange(5) % 3)], cross_entropy, "contain nan"),
 ], ids=["model", "loader", "loss", "targets", "nan"])  # fmt: skip
 def test_it_is_so_after_errors_too(loader, loss, error, device):
     model = prepared(device)
