@@ -47,6 +47,10 @@ class RicherGame(anywidget.AnyWidget):
     answers = traitlets.List(traitlets.Int()).tag(sync=True)
     round = traitlets.Int(0).tag(sync=True)
 
+    def __repr__(self) -> str:
+        """Without the traits, which are long, and without an address in memory."""
+        return f"RicherGame(score={self.score!r})"
+
     def __init__(self, sweep: xr.Dataset, seed: int = 0, pairs: int = 8):
         self.sweep = sweep
         self.pairs = choose_pairs(sweep, pairs, seed)
