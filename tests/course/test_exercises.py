@@ -274,6 +274,27 @@ def reads_the_class(train_classes, test_classes, test_codes, classes):
     return train * scale, train, test * scale, test
 
 
+def used_and_mean(kernel, projection):
+    """The share of the trace in place of the share of the norm."""
+    inside = projection @ kernel @ projection
+    rank = projection.trace()
+    return inside.trace() / kernel.trace(), inside.trace() / (inside.norm() * rank.sqrt())
+
+
+def at_loss_in(losses, values, level, logarithm=True, last=False):
+    """Straight in the loss unless ``logarithm``; the last crossing if ``last``."""
+    reached = torch.where((losses[1:] <= level) & (losses[:-1] > level))[0] + 1
+    if len(reached) == 0:
+        return float("nan")
+    after = int(reached[-1 if last else 0])
+    scale = torch.log if logarithm else torch.as_tensor
+    high, low, wanted = (
+        scale(torch.as_tensor(x, dtype=torch.float64))
+        for x in (losses[after - 1], losses[after], level)
+    )
+    return values[after - 1] + (high - wanted) / (high - low) * (values[after] - values[after - 1])
+
+
 WRONG = {
     "0.1": lambda labels: labels[:, None].double(),
     "0.2": lambda sweep: {"weight_decay": 0.0, "target_scale": 0.1, "learning_rate": 1e-3},
@@ -297,6 +318,9 @@ WRONG = {
     "7.1": lambda clean, share, classes: clean * (1 - share) + share / classes,
     "7.2": partial(shares_of_answers, apart=False),
     "7.3": bare_codes,
+    "8.1": used_and_mean,
+    "8.2": lambda rank, used, extra: 1 - (used / rank) ** 0.5,
+    "8.3": partial(at_loss_in, logarithm=False),
     "9.1": null_without_norms,
     "9.2": partial(faulty_moments, one_batch=True),
     "9.3": partial(faulty_training, step=False),
@@ -338,6 +362,9 @@ MORE_WRONG = [
     ("7.1", lambda clean, share, classes: clean * (1 - share)),
     ("7.2", lambda *given: shares_of_answers(*given).flip(0)),
     ("7.3", reads_the_class),
+    ("8.1", lambda kernel, projection: used_and_mean(kernel, projection)[::-1]),
+    ("8.2", lambda rank, used, extra: 1 - used / (used + extra)),
+    ("8.3", partial(at_loss_in, last=True)),
     ("9.1", lambda a, b: (elementwise_norm(a, b), null_without_norms(a, b)[1])),
     ("9.1", lambda a, b: (null_without_norms(a, b)[0], 0.0)),
     ("9.1", lambda a, b: (null_without_norms(a, b)[0], len(a) ** -0.5)),
