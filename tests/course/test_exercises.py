@@ -1,5 +1,6 @@
 """Every exercise of every chapter: its solution passes, its stub and plausible mistakes fail."""
 
+import copy
 import re
 from functools import partial
 from pathlib import Path
@@ -165,6 +166,11 @@ def relations_without_the_step(x, y):
 def null_without_norms(first, second):
     cosine = (first * second).sum() / (first.norm() * second.norm())
     return cosine, first.trace() * second.trace() / len(first)
+
+
+def null_right(first, second):
+    cosine, null = null_without_norms(first, second)
+    return cosine, null / (first.norm() * second.norm())
 
 
 def elementwise_norm(first, second):
@@ -367,6 +373,7 @@ MORE_WRONG = [
     ("8.3", partial(at_loss_in, last=True)),
     ("9.1", lambda a, b: (elementwise_norm(a, b), null_without_norms(a, b)[1])),
     ("9.1", lambda a, b: (null_without_norms(a, b)[0], 0.0)),
+    ("9.1", lambda a, b: tuple(max(float(v), 0.0) for v in null_right(a, b))),  # cut off at 0
     ("9.1", lambda a, b: (null_without_norms(a, b)[0], len(a) ** -0.5)),
     ("9.2", partial(faulty_moments, product=True)),
     ("9.2", partial(faulty_moments, mean=True)),
@@ -376,6 +383,7 @@ MORE_WRONG = [
     ("9.3", partial(faulty_training, shrink=False)),
     ("9.4", partial(penalty_for_square_weights, turned=True)),
     ("9.4", centred_penalty),
+    ("9.4", lambda h, weight, side: penalty_right(h, weight.detach(), side)),
     ("9.4", lambda h, weight, side: float(penalty_right(h, weight, side))),
     ("9.5", lambda weight: (torch.eye(weight.shape[1]), torch.eye(weight.shape[0]))),
     ("10.1", lambda x, y: ({"RGA"} if x + 1 == y else set(), {"RGA"} if x == y + 1 else set())),
@@ -397,6 +405,7 @@ RIGHT = [  # the same answers in other styles
     ("4.2", lambda dim, rank: 1 - torch.sqrt(torch.tensor(rank / dim))),
     ("5.2", lambda features, shares: -7 * output_of(features, shares.sqrt())[:, None]),
     ("1.2", lambda a, b: float(norms([y - x for x, y in zip(a, b, strict=True)]) / norms(a))),
+    ("9.2", lambda network, batches: faulty_moments(copy.deepcopy(network), batches, pile=True)),
 ]
 
 

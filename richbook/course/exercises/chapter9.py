@@ -7,19 +7,15 @@ the parameters; no optimiser step; transposes against the docstring; a W that mu
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from richbook.course.checking import as_tensor, close, exercise, require
-
-#: Batches of different sizes, so that a mean over batches is not a mean over samples.
-SIZES = (12, 5, 9)
-
-
-class _Watched(nn.Sequential):
-    """A network that an answer gets itself, not a copy: what happens to its gradients is seen."""
-
-    def __deepcopy__(self, memo: dict) -> nn.Module:
-        return self
+from richbook.course.exercises.small_network import (
+    Itself,
+    by_sample,
+    small_batches,
+    small_network,
+    stepped,
+)
 
 
 def _drawer(generator: torch.Generator):
@@ -36,19 +32,6 @@ def _cosine(first: Tensor, second: Tensor) -> Tensor:
     return (first * second).sum() / (first.norm() * second.norm())
 
 
-def _network(draw) -> _Watched:
-    layers = (nn.Linear(6, 7, bias=False), nn.Tanh(), nn.Linear(7, 3, bias=False))
-    network = _Watched(*layers).double()
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.copy_(draw(*parameter.shape) / 2)
-    return network
-
-
-def _batches(draw, generator: torch.Generator) -> list[tuple[Tensor, Tensor]]:
-    return [(draw(n, 6), torch.randint(3, (n,), generator=generator)) for n in SIZES]
-
-
 def _parts(result: object, what: str, count: int = 2) -> tuple:
     require(isinstance(result, tuple | list) and len(result) == count, f"expected {what}")
     return tuple(result)
@@ -60,6 +43,8 @@ def cosine_and_null(answer, generator):
     draw = _drawer(generator)
     for size, ranks, sign in ((5, (5, 5), 1.0), (8, (8, 2), 1.0), (6, (6, 6), -1.0)):
         first, second = _symmetric(draw, size, ranks[0]), _symmetric(draw, size, ranks[1], sign)
+        if sign < 0 and _cosine(first, second) > 0:
+            second = -second  # a cosine below 0, which must not be cut off
         result = _parts(answer(first, second), "two numbers, the cosine and its mean by chance")
         cosine, null = as_tensor(result[0], "the cosine", ()), as_tensor(result[1], "the null", ())
         expected = _cosine(first, second)
@@ -81,11 +66,13 @@ def forward_moments(answer, generator):
     """H_b, G_b and their cosine over all batches; the parameters' gradients untouched."""
     draw = _drawer(generator)
     for _ in range(2):
-        network, batches = _network(draw), _batches(draw, generator)
+        network, batches = small_network(draw), small_batches(draw, generator)
         for parameter in network.parameters():
             parameter.grad = draw(*parameter.shape)
         before = [parameter.grad.clone() for parameter in network.parameters()]
-        result = _parts(answer(network, batches), "three things: H_b, G_b and their alignment", 3)
+        result = _parts(
+            answer(Itself(network), batches), "three things: H_b, G_b and their alignment", 3
+        )
         _check_moments(network, batches, result)
         after = [parameter.grad for parameter in network.parameters()]
         require(
@@ -104,7 +91,7 @@ def _check_moments(network: nn.Module, batches: list, result: tuple) -> None:
             f"{name} has shape {tuple(value.shape)}, the layer has {width} units: a transpose is "
             "on the wrong factor, against the docstring",
         )
-    rows = [_by_sample(network, *batch) for batch in batches]
+    rows = [by_sample(network, *batch) for batch in batches]
     h, g = (torch.cat(parts) for parts in zip(*rows, strict=True))
     one_batch = [part.T @ part / len(part) for part, _ in rows]
     require(
@@ -145,21 +132,12 @@ def _near(value: Tensor, expected: Tensor) -> bool:
     return bool((value - expected).abs().max() <= 1e-6 * expected.abs().max())
 
 
-def _by_sample(network: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """h_b and ∂ℓ/∂h_b of each sample, from the chain rule by hand."""
-    first, last = network[0].weight.detach(), network[2].weight.detach()
-    h = inputs @ first.T
-    outputs = h.tanh() @ last.T
-    error = outputs.softmax(1) - nn.functional.one_hot(labels, outputs.shape[1])
-    return h, error @ last * (1 - h.tanh().square())
-
-
 @exercise("9.3", "watched_training(network, batches, rate, decay, measure)")
 def watched_training(answer, generator):
     """What ``measure`` gives before the first step and after each, though it leaves gradients."""
     draw = _drawer(generator)
     rate, decay = 0.3, 0.05
-    network, batches = _network(draw), _batches(draw, generator)
+    network, batches = small_network(draw), small_batches(draw, generator)
     probe = draw(sum(p.numel() for p in network.parameters()))
 
     def position(weights) -> float:
@@ -172,9 +150,11 @@ def watched_training(answer, generator):
     weights = [p.detach().clone() for p in network.parameters()]
     expected = [position(weights)]
     for batch in batches:
-        weights = _stepped(weights, batch, rate, decay)
+        weights = stepped(weights, batch, rate, decay)
         expected.append(position(weights))
-    result = answer(network, batches, rate, decay, measure)  # a value more than there are batches
+    result = answer(
+        Itself(network), batches, rate, decay, measure
+    )  # a value more than there are batches
     values = as_tensor(result, "the list of values", (len(batches) + 1,))
     require(
         values.std() > 1e-9,
@@ -188,16 +168,6 @@ def watched_training(answer, generator):
     )
 
 
-def _stepped(weights: list[Tensor], batch: tuple, rate: float, decay: float) -> list[Tensor]:
-    """One step of SGD with decay, without an optimiser."""
-    weights = [w.clone().requires_grad_() for w in weights]
-    inputs, labels = batch
-    loss = cross_entropy((inputs @ weights[0].T).tanh() @ weights[1].T, labels)
-    gradients = torch.autograd.grad(loss, weights)
-    pairs = zip(weights, gradients, strict=True)
-    return [(w - rate * (g + decay * w)).detach() for w, g in pairs]
-
-
 @exercise("9.4", "penalty(h, W, side)")
 def penalty(answer, generator):
     """1 − cos(H, Z) for rectangular and square W, on either side, with a gradient."""
@@ -207,25 +177,33 @@ def penalty(answer, generator):
         for side, width in (("input", into), ("output", out)):
             h = draw(30, width) @ draw(width, width)
             gram = weight.T @ weight if side == "input" else weight @ weight.T
-            expected = 1 - _cosine(h.T @ h, gram)
-            try:
-                value = answer(h.clone().requires_grad_(), weight, side)
-            except RuntimeError as error:
-                if isinstance(error, NotImplementedError):
-                    raise
-                shape = f"W of shape ({out}, {into}) and h on its {side} side"
-                require(False, f"fails for {shape}: does it need a square W? ({error})")
-            require(
-                isinstance(value, Tensor) and value.requires_grad,
-                "the penalty has no gradient: keep it a tensor, without item() or detach()",
-            )
-            value = as_tensor(value, "the penalty", ())
-            require(
-                close(value, expected),
-                f"with W of shape ({out}, {into}) and h on its {side} side 1 − cos(H, Z) is "
-                f"{float(expected):.4f}, yours is {float(value):.4f}. Which of W Wᵀ and WᵀW is "
-                "that side's, and is H the raw second moment?",
-            )
+            expected = 1 - _cosine(h.T @ h, gram.detach())
+            for learns in "hW":
+                h, weight = h.requires_grad_(learns == "h"), weight.requires_grad_(learns == "W")
+                value = _penalty_of(answer, h, weight, side)
+                require(
+                    isinstance(value, Tensor) and value.requires_grad,
+                    f"the penalty has no gradient for {learns}: keep it a tensor, without item() "
+                    "or detach()",
+                )
+                value = as_tensor(value, "the penalty", ())
+                require(
+                    close(value, expected),
+                    f"with W of shape ({out}, {into}) and h on its {side} side 1 − cos(H, Z) is "
+                    f"{float(expected):.4f}, yours is {float(value):.4f}. Which of W Wᵀ and WᵀW "
+                    "is that side's, and is H the raw second moment?",
+                )
+
+
+def _penalty_of(answer, h: Tensor, weight: Tensor, side: str) -> object:
+    """What an answer makes of one side; Wrong where shapes do not fit."""
+    try:
+        return answer(h, weight, side)
+    except RuntimeError as error:
+        if isinstance(error, NotImplementedError):
+            raise
+        shape = f"W of shape {tuple(weight.shape)} and h on its {side} side"
+        require(False, f"fails for {shape}: does it need a square W? ({error})")
 
 
 @exercise("9.5", "forward_only(W)")
