@@ -52,6 +52,7 @@ class Transformer(nn.Module):
         length: tokens of an input.
         outputs: C.
         width, heads, depth: of the stream, of attention, blocks.
+        block_scale: factor of the blocks' initial matrices, beside PyTorch's.
         final_norm: whether a layer norm stands between the last block and the head.
         seed: fixes the initial weights.
 
@@ -71,6 +72,7 @@ class Transformer(nn.Module):
         heads: int = 4,
         depth: int = 2,
         final_norm: bool = True,
+        block_scale: float = 1.0,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -80,6 +82,10 @@ class Transformer(nn.Module):
             nn.init.normal_(self.embedding.weight, std=EMBEDDING_SPREAD)
             self.position = nn.Parameter(EMBEDDING_SPREAD * torch.randn(length, width))
             self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
+            with torch.no_grad():
+                for weight in self.blocks.parameters():
+                    if weight.dim() == 2:
+                        weight.mul_(block_scale)
             self.norm = nn.LayerNorm(width) if final_norm else nn.Identity()
             self.head = nn.Linear(width, outputs)
 

@@ -7,7 +7,9 @@ import xarray as xr
 
 from richbook.experiments.measuring import cosine_factors
 from richbook.experiments.recipes import grokking
+from richbook.experiments.trial import Batches
 from richbook.measure import d_lr
+from richbook.train.data import modular_data
 
 
 def draw(*shape, seed=0):
@@ -72,6 +74,22 @@ def test_before_is_the_first_step_at_which_training_is_fitted():
     )
     assert grokking.before(result, "mark").values.tolist() == [2, 1]
     assert grokking.after(result, "mark").values.tolist() == [3, 3]
+    never = result.assign(train_accuracy=0.5 * result.train_accuracy)
+    assert np.isnan(grokking.before(never, "mark")).all()
+
+
+def test_the_loss_sees_scaled_outputs_and_the_measures_do_not():
+    config = grokking.RECIPE.config("quick")
+    trial = grokking.build(config, "with", 0, torch.device("cpu"))
+    bare = grokking.build(config.replace(logit_scale=1.0), "with", 0, torch.device("cpu"))
+    for name in ("d_lr", "inside_share", "test_accuracy"):
+        assert float(trial.record()[name]) == pytest.approx(float(bare.record()[name]), abs=1e-6)
+    data, batches = modular_data(13, config.train_share), Batches(68, config.batch_size, 0)
+    tokens, labels = data.train_inputs[batches(1)], data.train_labels[batches(1)]
+    logits = config.logit_scale * trial.model(tokens)
+    expected = (logits.logsumexp(1) - logits[torch.arange(len(labels)), labels]).mean()
+    assert trial.loss(1).item() == pytest.approx(expected.item(), rel=1e-5)
+    assert trial.loss(1).item() != pytest.approx(bare.loss(1).item(), rel=1e-3)
 
 
 def test_the_learning_rate_rises_and_falls_to_zero():

@@ -47,10 +47,12 @@ def measured(model, **options):
     rows = torch.arange(len(data.train_inputs)).split(300)
     loader = [(data.train_inputs[part], data.train_labels[part]) for part in rows]
     found = alignment(model, loader, nn.functional.cross_entropy, interval=False, **options)
-    return np.array([
-        [[getattr(side, name).value for name in ("RGA", "RWA", "GWA")] for side in sides]
-        for sides in ((layer.forward, layer.backward) for layer in found.layers)
-    ])
+    return np.array(
+        [
+            [[getattr(side, name).value for name in ("RGA", "RWA", "GWA")] for side in sides]
+            for sides in ((layer.forward, layer.backward) for layer in found.layers)
+        ]
+    )
 
 
 @pytest.fixture(scope="module")

@@ -65,6 +65,13 @@ def test_weights_depend_on_the_seed_alone():
     assert not torch.equal(first.embedding.weight, other.embedding.weight)
 
 
+def test_blocks_can_start_larger():
+    plain, large = (Transformer(8, 3, 7, width=16, heads=2, block_scale=b) for b in (1.0, 2.0))
+    for name, each in plain.state_dict().items():
+        factor = 2 if name.startswith("blocks") and each.ndim == 2 else 1
+        torch.testing.assert_close(large.state_dict()[name], factor * each, msg=name)
+
+
 def test_every_parameter_learns(device):
     network = Transformer(8, 3, 7, width=16, heads=2).to(device)
     tokens = torch.randint(8, (6, 3), device=device)

@@ -4,23 +4,32 @@ Two blocks of width 128, AdamW with decoupled weight decay, a cosine schedule. E
 kernel is measured on all pairs, those that trained and those that did not, and D_LR on each part as
 well. A second network has no layer norm before the head.
 
-What was tried, one seed each, with the layer norm: D_LR when 99 % of the training pairs are fitted
-(test accuracy then), and at the end.
+What was tried, one seed each, with the layer norm and a cosine schedule: D_LR when 99 % of the
+training pairs are fitted (test accuracy then), and at the end. "Blocks" multiplies the initial
+matrices of the blocks, "logits" the outputs in the cross-entropy, which D_LR does not see.
 
-===============================================  ==============  =====================
-share of pairs, decay, learning rate, steps      when fitted     at the end
-===============================================  ==============  =====================
-0.5, 1, 1e-3, 2000                               0.46 (44 %)     0.22 (100 %)
-0.5, 2, 1e-3, 2000                               0.48 (51 %)     0.18 (100 %)
-0.4, 2, 1e-3, 2500                               0.37 (28 %)     0.19 (100 %)
-0.4, 1, 3e-3, 2000                               0.41 (20 %)     0.23 (100 %)
-0.4, 5, 3e-4, 2000                               0.39 (34 %)     0.38 (43 %)
-0.4, 2, 1e-3, 2500, embeddings of spread 0.3     0.34 (3 %)      0.37 (39 %)
-0.4, 2, 1e-3, 2500, embeddings of spread 1       0.33 (6 %)      0.39 (38 %)
-0.3, 2, 1e-3, 3000                               0.34 (10 %)     0.18 (100 %)
-===============================================  ==============  =====================
+======  ======  =====  =======  =======  ==============  ==============
+pairs   rate    decay  blocks   logits   when fitted     at the end
+======  ======  =====  =======  =======  ==============  ==============
+0.5     1e-3    1      1        1        0.46 (44 %)     0.22 (100 %)
+0.5     1e-3    2      1        1        0.48 (51 %)     0.18 (100 %)
+0.4     1e-3    2      1        1        0.37 (28 %)     0.19 (100 %)
+0.4     3e-3    1      1        1        0.41 (20 %)     0.23 (100 %)
+0.4     3e-4    5      1        1        0.39 (34 %)     0.38 (43 %)
+0.3     1e-3    2      1        1        0.34 (10 %)     0.20 (100 %)
+0.4     1e-3    2      4        1        0.42 (1 %)      0.38 (12 %)
+0.4     1e-3    2      2        0.5      0.46 (5 %)      0.25 (100 %)
+0.4     1e-3    2      2        0.3      0.49 (4 %)      0.28 (100 %)
+0.4     1e-3    1      2        0.3      0.50 (1 %)      0.30 (7 %)
+0.5     2e-3    2      2        0.5      0.53 (98 %)     0.21 (100 %)
+0.4     2e-3    1      2        0.3      0.48 (2 %)      0.22 (100 %)
+0.4     3e-3    1      2        0.3      0.45 (2 %)      0.17 (100 %)
+0.4     3e-3    0.7    2        0.3      0.46 (1 %)      0.19 (100 %)
+======  ======  =====  =======  =======  ==============  ==============
 
-The last is recorded: it fits long before it understands. D_LR is 0.51 before the first step.
+The last is recorded, with three seeds: it fits long before it understands, and it is one of the few
+whose D_LR falls as far as the paper's. Embeddings with a spread of 0.3 or 1 in place of 0.02 gave
+0.34 and 0.33 when fitted and did not generalise in 2 500 steps.
 
 Power et al., "Grokking: generalization beyond overfitting on small algorithmic datasets", 2022; Nam
 et al., "Decoupling Dynamical Richness from Representation Learning", ICLR 2026.
@@ -52,22 +61,26 @@ FITTED = 0.99
 @dataclass(frozen=True)
 class Grokking(Config):
     """Pairs modulo ``modulus``, of which ``train_share`` train. The learning rate rises over
-    ``warm_up`` steps and falls as a cosine to zero. ``betas`` are those of AdamW."""
+    ``warm_up`` steps and falls as a cosine to zero. ``betas`` are those of AdamW.
+    The blocks' matrices start ``block_scale`` times as large as PyTorch's; cross-entropy sees the
+    outputs times ``logit_scale``, which D_LR does not see."""
 
     values: tuple = ("with", "without")
     steps: int = 3000
     records: int = 40
     data: str = "modular"
     modulus: int = 97
-    train_share: float = 0.3
+    train_share: float = 0.4
     width: int = 128
     heads: int = 4
     depth: int = 2
     batch_size: int = 512
-    learning_rate: float = 1e-3
-    weight_decay: float = 2.0
+    learning_rate: float = 3e-3
+    weight_decay: float = 0.7
     betas: tuple = (0.9, 0.98)
     warm_up: int = 10
+    block_scale: float = 2.0
+    logit_scale: float = 0.3
 
     def record_at(self) -> list[int]:
         """0, and then ever larger strides: half of the records lie in the first tenth."""
@@ -89,6 +102,7 @@ def build(config: Grokking, value: str, seed: int, device: torch.device) -> Tria
         heads=config.heads,
         depth=config.depth,
         final_norm=value == "with",
+        block_scale=config.block_scale,
         seed=seed,
     ).to(device)
     with torch.no_grad():
@@ -103,7 +117,7 @@ def build(config: Grokking, value: str, seed: int, device: torch.device) -> Tria
 
     def loss(step: int) -> Tensor:
         index = batches(step)
-        return cross_entropy(network(tokens[index]), labels[index])
+        return cross_entropy(config.logit_scale * network(tokens[index]), labels[index])
 
     def schedule(step: int) -> float:
         warm = min(1.0, step / config.warm_up)
@@ -112,7 +126,7 @@ def build(config: Grokking, value: str, seed: int, device: torch.device) -> Tria
     def measure() -> dict:
         features, outputs = forward(network.features, network.head, tokens)
         return {
-            **split_measures(features, outputs, labels, trained),
+            **split_measures(features, config.logit_scale * outputs, labels, trained),
             "s_init": kernel_distance(features, initial),
             "parameter_norm": parameter_norm(network),
         }
@@ -137,10 +151,13 @@ def split_measures(features: Tensor, outputs: Tensor, labels: Tensor, trained: i
 
 
 def before(result: xr.Dataset, variable: str, norm: str = "with") -> xr.DataArray:
-    """A variable at the first recorded step at which the training pairs are fitted: (seed,)."""
+    """A variable at the first recorded step at which the training pairs are fitted: (seed,).
+
+    nan for a seed that never fits them.
+    """
     one = result.sel(final_norm=norm)
-    first = (one.train_accuracy >= FITTED).argmax("step")
-    return one[variable].isel(step=first)
+    fitted = one.train_accuracy >= FITTED
+    return one[variable].isel(step=fitted.argmax("step")).where(fitted.any("step"))
 
 
 def after(result: xr.Dataset, variable: str, norm: str = "with") -> xr.DataArray:
