@@ -1,8 +1,8 @@
 """Third-party scripts of the HTML book: fetched when the book is built, never committed.
 
 With npm at hand, `vendor` copies MathJax, RequireJS and the widget manager into the book, which
-then works from disk without a network. Each package is pinned by version and by the sha512 that the
-registry publishes for it; a file that disagrees is refused. Without npm the pages name the same
+then works from disk without a network. Each package is pinned by version and by the sha512
+published for it; a file that disagrees is refused. Without npm the pages name the same
 versions at a public content delivery network.
 """
 
@@ -150,7 +150,7 @@ def _anywidget_module() -> Path:
 
 
 def fetch(package: Package) -> Path:
-    """The tarball of a package: from the cache, else from the registry through npm.
+    """The tarball of a package: from the cache, else fetched by npm.
 
     Raises:
         OSError: if there is no npm, or it cannot fetch the package.

@@ -177,7 +177,6 @@ class ReproductionTable:
     def __init__(self, results: Mapping[str, xr.Dataset]) -> None:
         self.comparisons = {name: compare(result) for name, result in results.items()}
         self.findings = {name: found(name).finding(result) for name, result in results.items()}
-        self.seeds = {name: result.sizes["seed"] for name, result in results.items()}
 
     def rows(self, brief: bool = False) -> list[list[str]]:
         """Cells as text; the verdict stands in the first row of each recipe.

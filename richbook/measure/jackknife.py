@@ -79,7 +79,14 @@ def leave_groups_out(
         x, g, k = features[rows], outputs[rows], norms[rows]
         count = x.new_tensor(len(x))
         return Sums(
-            count, x.sum(0), g.sum(0), x.T @ x, x.T @ g, g.T @ g, k.sum(), k.square().sum(),
+            count,
+            x.sum(0),
+            g.sum(0),
+            x.T @ x,
+            x.T @ g,
+            g.T @ g,
+            k.sum(),
+            k.square().sum(),
             caught[rows].sum(),
         )
 

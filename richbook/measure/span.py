@@ -68,9 +68,7 @@ def output_span(mean: Tensor, covariance: Tensor, tolerance: float) -> OutputSpa
     of an output, both measured after each output has been scaled to a root mean square between 1
     and 2 (by a power of two, so exactly): scaling one output by 1e3 then changes nothing.
     """
-    scale = power_of_two(
-        (covariance.diagonal(dim1=-2, dim2=-1) + mean.square()).sqrt()
-    )  # (..., C)
+    scale = power_of_two((covariance.diagonal(dim1=-2, dim2=-1) + mean.square()).sqrt())  # (..., C)
     scaled_mean = mean / scale
     scaled_covariance = covariance / (scale[..., :, None] * scale[..., None, :])
     squares = scaled_covariance.diagonal(dim1=-2, dim2=-1) + scaled_mean.square()
@@ -78,9 +76,7 @@ def output_span(mean: Tensor, covariance: Tensor, tolerance: float) -> OutputSpa
     return replace(span, mean=mean, whitening=span.whitening / scale[..., :, None])
 
 
-def span_of_scaled(
-    mean: Tensor, covariance: Tensor, size: Tensor, tolerance: float
-) -> OutputSpan:
+def span_of_scaled(mean: Tensor, covariance: Tensor, size: Tensor, tolerance: float) -> OutputSpan:
     """Ĥ of functions that are scaled already, or an orthogonal mixture of such functions.
 
     ``size`` (...) is the largest mean square of one of them, to which their rounding is relative.

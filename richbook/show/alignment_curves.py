@@ -142,6 +142,15 @@ def _draw_null(ax: Axes, steps: np.ndarray, data: xr.Dataset) -> None:
         ax.fill_between(steps, *edges, zorder=0, **look)
     if np.isfinite([edges[0][-1], edges[1][-1]]).all():  # where lines seldom end
         at = (0.97, max(float(edges[0][-1]), 0.0))
-        ax.annotate("by chance", at, xycoords=("axes fraction", "data"), xytext=(0, 3),
-                    textcoords="offset points", fontsize=9, color="#555555", ha="right",
-                    va="bottom", bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
+        ax.annotate(
+            "by chance",
+            at,
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 3),
+            textcoords="offset points",
+            fontsize=9,
+            color="#555555",
+            ha="right",
+            va="bottom",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+        )

@@ -34,8 +34,9 @@ def check_alignment_sweep(sweep: xr.Dataset) -> None:
         raise RichbookError(f"sweep lacks the axes {listed(missing)}; it has: {listed(found)}")
     sides = [str(value) for axis in SIX for value in sweep[axis].values]
     if sides != ["forward", "backward", "RGA", "RWA", "GWA"]:
-        raise RichbookError("sweep: expected both sides and all three relations, got "
-                            f"{listed(sides)}")
+        raise RichbookError(
+            f"sweep: expected both sides and all three relations, got {listed(sides)}"
+        )
 
 
 def pack_alignment_sweep(sweep: xr.Dataset) -> tuple[bytes, dict]:
@@ -100,8 +101,9 @@ def start_of(sweep: xr.Dataset, start: Mapping[str, float | str] | None) -> dict
     start = dict(start or {})
     unknown = sorted(set(start) - set(CHOICES))
     if unknown:
-        raise RichbookError(f"start has no use for {listed(unknown)}; it may have: "
-                            f"{listed(CHOICES)}")
+        raise RichbookError(
+            f"start has no use for {listed(unknown)}; it may have: {listed(CHOICES)}"
+        )
     return {name: _position(sweep, name, start.get(name)) for name in CHOICES}
 
 

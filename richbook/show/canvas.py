@@ -62,8 +62,9 @@ def log_positions(values: Sequence[float]) -> np.ndarray:
     if not len(values) or not np.isfinite(values).all() or (values < 0).any():
         raise RichbookError(f"values must be finite and not negative, not {values}")
     if (np.diff(values) <= 0).any():
-        raise RichbookError(f"values must be ascending, not {listed(values)}; "
-                            "xarray's sortby puts them in order")
+        raise RichbookError(
+            f"values must be ascending, not {listed(values)}; xarray's sortby puts them in order"
+        )
     positive = values[values > 0]
     if not len(positive):
         return np.zeros(len(values))
@@ -120,9 +121,16 @@ def draw_floor(ax: Axes, floor: float | None, label: str = "isotropic floor") ->
     if floor is None or not np.isfinite(floor):
         return
     ax.axhline(floor, color=COLORS["floor"], linewidth=0.8, zorder=1)
-    ax.annotate(f"{label} {floor:.3g}", (0, floor), xycoords=("axes fraction", "data"),
-                xytext=(4, 3), textcoords="offset points", fontsize=9, color="#555555",
-                va="bottom")
+    ax.annotate(
+        f"{label} {floor:.3g}",
+        (0, floor),
+        xycoords=("axes fraction", "data"),
+        xytext=(4, 3),
+        textcoords="offset points",
+        fontsize=9,
+        color="#555555",
+        va="bottom",
+    )
 
 
 def label_ends(ax: Axes, ends: list[tuple[float, float, str, object]], size: float = 10) -> None:
@@ -142,8 +150,16 @@ def label_ends(ax: Axes, ends: list[tuple[float, float, str, object]], size: flo
     bottom, top = (edge * points for edge in ax.get_window_extent().intervaly)
     placed = spread(heights, 1.15 * size, bottom + size / 2, top)
     for (x, y, text, color), height, place in zip(ends, heights, placed, strict=True):
-        ax.annotate(text, (x, y), xytext=(6, place - height), textcoords="offset points",
-                    va="center", fontsize=size, color=color, annotation_clip=False)
+        ax.annotate(
+            text,
+            (x, y),
+            xytext=(6, place - height),
+            textcoords="offset points",
+            va="center",
+            fontsize=size,
+            color=color,
+            annotation_clip=False,
+        )
 
 
 def spread(heights: Sequence[float], gap: float, bottom: float, top: float) -> list[float]:
@@ -182,8 +198,9 @@ def signed_image(ax: Axes, values: np.ndarray, aspect: str = "equal"):
     if np.nanmin(values) >= 0:
         return ax.imshow(values, cmap="Greys", aspect=aspect, interpolation="nearest", vmin=0)
     most = np.nanmax(np.abs(values))
-    return ax.imshow(values, cmap="PuOr_r", aspect=aspect, interpolation="nearest", vmin=-most,
-                     vmax=most)
+    return ax.imshow(
+        values, cmap="PuOr_r", aspect=aspect, interpolation="nearest", vmin=-most, vmax=most
+    )
 
 
 def text_color(background) -> str:

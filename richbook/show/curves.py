@@ -132,8 +132,14 @@ def plot_sweep_lines(
     points = check_axis(sweep, x, "x")
     ax = get_axes(ax)
     positions = points if x == "step" else log_positions(points)
-    ends = _draw_lines(ax, values, positions, hue, COLORS.get(y, COLORS["accuracy"]),
-                       {} if x == "step" else {"marker": "o"})
+    ends = _draw_lines(
+        ax,
+        values,
+        positions,
+        hue,
+        COLORS.get(y, COLORS["accuracy"]),
+        {} if x == "step" else {"marker": "o"},
+    )
     if x == "step":
         set_step_axis(ax, points)
     else:

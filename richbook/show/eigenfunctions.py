@@ -78,14 +78,35 @@ def _draw_class_means(ax: Axes, values: np.ndarray, labels: np.ndarray) -> None:
     between = (counts[:, None] * (means - values.mean(0)) ** 2).sum(0) / len(values)
     image = signed_image(ax, means.T, aspect="auto")
     for (k, column), value in np.ndenumerate(means.T):
-        ax.text(column, k, f"{round(value, 1) + 0.0:.1f}", ha="center", va="center", fontsize=10,
-                color=text_color(image.to_rgba(value)))
+        ax.text(
+            column,
+            k,
+            f"{round(value, 1) + 0.0:.1f}",
+            ha="center",
+            va="center",
+            fontsize=10,
+            color=text_color(image.to_rgba(value)),
+        )
     for k, share in enumerate(between / np.maximum(values.var(0), 1e-300)):
         text = f"{share:.2f}" if values[:, k].std() > 1e-6 else "constant"
-        ax.annotate(text, (1, k), xycoords=("axes fraction", "data"), xytext=(8, 0),
-                    textcoords="offset points", va="center", fontsize=10)
-    ax.annotate("share between\nclasses", (1, 1), xycoords="axes fraction", xytext=(8, 4),
-                textcoords="offset points", va="bottom", fontsize=9)
+        ax.annotate(
+            text,
+            (1, k),
+            xycoords=("axes fraction", "data"),
+            xytext=(8, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=10,
+        )
+    ax.annotate(
+        "share between\nclasses",
+        (1, 1),
+        xycoords="axes fraction",
+        xytext=(8, 4),
+        textcoords="offset points",
+        va="bottom",
+        fontsize=9,
+    )
     ax.set_xticks(range(len(classes)), [str(c) for c in classes])
     ax.set_yticks(range(values.shape[1]))
     ax.set_xlabel("class")
@@ -106,7 +127,7 @@ def _draw_extreme_images(ax: Axes, values: np.ndarray, images: np.ndarray, each:
         chosen = np.concatenate([order[:each], order[-each:]])
         for left, sample in zip(lefts, chosen, strict=True):
             top = k * (height + gap)
-            canvas[top:top + height, left:left + width] = images[sample]
+            canvas[top : top + height, left : left + width] = images[sample]
     ax.imshow(canvas, cmap="Greys", vmin=low, vmax=high)
     ax.set_yticks([k * (height + gap) + (height - 1) / 2 for k in range(rows)])
     half = (each * (width + gap) - gap - 1) / 2

@@ -67,8 +67,9 @@ class Explorer(widgets.VBox):
             {"words": WORDS[name], "labels": [short_value(v) for v in sweep[name].values]}
             for name in HYPERPARAMETERS
         ]
-        self.view = SweepView(packed=packed, contents=layout, axes=axes,
-                              readouts=describe_sweep(sweep), **at)
+        self.view = SweepView(
+            packed=packed, contents=layout, axes=axes, readouts=describe_sweep(sweep), **at
+        )
         self.sliders = {name: _slider(sweep, name, at[name]) for name in HYPERPARAMETERS}
         self.links = [
             widgets.jslink((slider, "index"), (self.view, name))
@@ -127,10 +128,13 @@ def start_indices(sweep: xr.Dataset, start: Mapping[str, float] | None) -> dict[
     start = dict(start or {})
     unknown = set(start) - set(HYPERPARAMETERS)
     if unknown:
-        raise RichbookError(f"start has no use for {listed(sorted(unknown))}; it may have: "
-                            f"{listed(HYPERPARAMETERS)}")
+        raise RichbookError(
+            f"start has no use for {listed(sorted(unknown))}; it may have: "
+            f"{listed(HYPERPARAMETERS)}"
+        )
     return {
-        name: index_of(sweep, name, start[name]) if name in start
+        name: index_of(sweep, name, start[name])
+        if name in start
         else int(np.argmin(np.abs(np.log10(sweep[name].values + 1e-9) - np.log10(START[name]))))
         for name in HYPERPARAMETERS
     }

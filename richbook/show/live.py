@@ -72,20 +72,31 @@ class LiveTraining(widgets.VBox):
         self._floor = isotropic_floor(self._settings)
         self._picture = LivePicture(self._settings.steps, self._settings.width, self._floor)
         self.runs: list[LiveRun] = []
-        self.sliders = {name: _slider(name, getattr(self._settings, name))
-                        for name in HYPERPARAMETERS}
+        self.sliders = {
+            name: _slider(name, getattr(self._settings, name)) for name in HYPERPARAMETERS
+        }
         self._run_button = widgets.Button(description="Run", icon="play", button_style="primary")
         self._stop_button = widgets.Button(description="Stop", icon="stop", disabled=True)
         self._progress = widgets.IntProgress(max=self._settings.steps, layout={"flex": "1 1 8em"})
         self._status = widgets.Label(INVITATION)
-        self._image = widgets.Image(value=self._picture.draw([], "no run yet"), format="png",
-                                    width=768, layout={"max_width": "100%", "height": "auto"})
-        controls = widgets.HBox([self._run_button, self._stop_button, self._progress],
-                                layout={"flex_flow": "row wrap", "max_width": "36rem"})
+        self._image = widgets.Image(
+            value=self._picture.draw([], "no run yet"),
+            format="png",
+            width=768,
+            layout={"max_width": "100%", "height": "auto"},
+        )
+        controls = widgets.HBox(
+            [self._run_button, self._stop_button, self._progress],
+            layout={"flex_flow": "row wrap", "max_width": "36rem"},
+        )
         super().__init__([*self.sliders.values(), controls, self._status, self._image])
-        for widget, name in ((self, "rb-live"), (self._run_button, "rb-live-run"),
-                             (self._stop_button, "rb-live-stop"), (self._image, "rb-live-image"),
-                             (self._status, "rb-live-status")):
+        for widget, name in (
+            (self, "rb-live"),
+            (self._run_button, "rb-live-run"),
+            (self._stop_button, "rb-live-stop"),
+            (self._image, "rb-live-image"),
+            (self._status, "rb-live-status"),
+        ):
             widget.add_class(name)
         for slider in self.sliders.values():
             slider.observe(lambda change: self._closed or self.start(self._debounce), names="value")
@@ -210,8 +221,9 @@ def train_live(settings: TrainingSettings | Mapping | None = None) -> LiveTraini
     if isinstance(settings, Mapping):
         known = {field.name for field in dataclasses.fields(TrainingSettings)}
         if unknown := set(settings) - known:
-            raise RichbookError(f"settings has no {sorted(unknown)[0]!r}; it may have: "
-                                f"{', '.join(sorted(known))}")
+            raise RichbookError(
+                f"settings has no {sorted(unknown)[0]!r}; it may have: {', '.join(sorted(known))}"
+            )
         settings = TrainingSettings(**settings)
     if settings is not None and not isinstance(settings, TrainingSettings):
         raise RichbookError(f"settings must be TrainingSettings or a dict, not {settings!r}")

@@ -34,8 +34,17 @@ class LivePicture:
         self.steps, self.width, self.floor = steps, width, floor
         self.figure = Figure(figsize=(6.4, 4.0), dpi=120, facecolor="white", layout="none")
         self._canvas = FigureCanvasAgg(self.figure)
-        grid = self.figure.add_gridspec(2, 2, width_ratios=(1.25, 1), left=0.115, right=0.975,
-                                        bottom=0.125, top=0.85, wspace=0.4, hspace=0.72)
+        grid = self.figure.add_gridspec(
+            2,
+            2,
+            width_ratios=(1.25, 1),
+            left=0.115,
+            right=0.975,
+            bottom=0.125,
+            top=0.85,
+            wspace=0.4,
+            hspace=0.72,
+        )
         self._d_lr = self.figure.add_subplot(grid[:, 0])
         self._accuracy = self.figure.add_subplot(grid[0, 1])
         self._utilization = self.figure.add_subplot(grid[1, 1])
@@ -43,16 +52,26 @@ class LivePicture:
         self._dress()
         self._lines = {
             "d_lr": self._d_lr.plot([], [], color=COLORS["d_lr"], linewidth=2)[0],
-            "utilization": self._utilization.plot([], [], color=COLORS["utilization"],
-                                                  linewidth=2)[0],
+            "utilization": self._utilization.plot([], [], color=COLORS["utilization"], linewidth=2)[
+                0
+            ],
         }
         for part in ("train", "test"):
             self._lines[f"{part}_accuracy"] = self._accuracy.plot(
-                [], [], color=COLORS["accuracy"], linestyle=LINE_STYLES[part], label=part)[0]
+                [], [], color=COLORS["accuracy"], linestyle=LINE_STYLES[part], label=part
+            )[0]
         self._accuracy.legend(loc="lower right", frameon=False, fontsize=10.5, handlelength=1.8)
-        self._value = self._d_lr.annotate("", (0, 0), xytext=(6, 0), textcoords="offset points",
-                                          fontsize=12.5, color=COLORS["d_lr"], weight="bold",
-                                          va="center", annotation_clip=False)
+        self._value = self._d_lr.annotate(
+            "",
+            (0, 0),
+            xytext=(6, 0),
+            textcoords="offset points",
+            fontsize=12.5,
+            color=COLORS["d_lr"],
+            weight="bold",
+            va="center",
+            annotation_clip=False,
+        )
         self._ghosts = []
 
     def _dress(self) -> None:
@@ -64,9 +83,15 @@ class LivePicture:
             set_step_axis(axes, [0, self.steps])
         self._d_lr.set_ylim(0, max(0.65, 1.1 * self.floor))
         self._d_lr.axhline(self.floor, color=COLORS["floor"], linewidth=0.8)
-        self._d_lr.annotate(f"isotropic floor {self.floor:.3g}", (0.02, self.floor), fontsize=10,
-                            xycoords=("axes fraction", "data"), xytext=(0, 3),
-                            textcoords="offset points", color="#555555")
+        self._d_lr.annotate(
+            f"isotropic floor {self.floor:.3g}",
+            (0.02, self.floor),
+            fontsize=10,
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 3),
+            textcoords="offset points",
+            color="#555555",
+        )
         self._d_lr.set_ylabel("D_LR", fontsize=12)
         self._d_lr.set_xlabel("training step t (updates)", fontsize=11)
         self._accuracy.set_ylim(0, 1.04)
@@ -85,11 +110,17 @@ class LivePicture:
         for records in runs[-MOST_GHOSTS:]:
             steps = [record["step"] for record in records]
             for axes, name in ((self._d_lr, "d_lr"), (self._accuracy, "test_accuracy")):
-                self._ghosts += axes.plot(steps, [record[name] for record in records],
-                                          color=COLORS["ghost"], linewidth=1, zorder=1)
+                self._ghosts += axes.plot(
+                    steps,
+                    [record[name] for record in records],
+                    color=COLORS["ghost"],
+                    linewidth=1,
+                    zorder=1,
+                )
             curve = records[-1]["utilization"]
-            self._ghosts += self._utilization.plot(np.arange(1, len(curve) + 1), curve, zorder=1,
-                                                   color=COLORS["ghost"], linewidth=1)
+            self._ghosts += self._utilization.plot(
+                np.arange(1, len(curve) + 1), curve, zorder=1, color=COLORS["ghost"], linewidth=1
+            )
 
     def draw(self, records: Sequence[dict], title: str = "") -> bytes:
         """Return the picture of the records so far as a PNG."""

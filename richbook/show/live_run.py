@@ -34,14 +34,19 @@ class LiveRun:
     @property
     def data(self) -> xr.Dataset:
         """The records over step (and k), with the names of `train`, ready for `plot_history`."""
-        names = [name for name, value in self.records[0].items()
-                 if np.ndim(value) == 0 and name not in ("step", "diverged_at")]
+        names = [
+            name
+            for name, value in self.records[0].items()
+            if np.ndim(value) == 0 and name not in ("step", "diverged_at")
+        ]
         variables = {name: ("step", [float(r[name]) for r in self.records]) for name in names}
         curves = np.stack([r["utilization"] for r in self.records])
         return xr.Dataset(
             variables | {"utilization": (("step", "k"), curves)},
-            coords={"step": [r["step"] for r in self.records],
-                    "k": np.arange(1, curves.shape[1] + 1)},
+            coords={
+                "step": [r["step"] for r in self.records],
+                "k": np.arange(1, curves.shape[1] + 1),
+            },
             attrs={"isotropic_d_lr": self.floor, "diverged_at": self.diverged_at},
         )
 
@@ -66,18 +71,28 @@ def dense_steps(steps: int) -> list[int]:
 
 def progress_words(record: dict, settings: TrainingSettings) -> str:
     """Say how far a run has come, in one line."""
-    return (f"step {record['step']} of {settings.steps} · D_LR {record['d_lr']:.3f} · "
-            f"test accuracy {record['test_accuracy']:.2f}")
+    return (
+        f"step {record['step']} of {settings.steps} · D_LR {record['d_lr']:.3f} · "
+        f"test accuracy {record['test_accuracy']:.2f}"
+    )
 
 
 def final_words(run: LiveRun) -> str:
     """Say how a run ended: D_LR, accuracy and a word for it, or that it diverged and when."""
     if run.diverged_at >= 0:
-        return (f"diverged at step {run.diverged_at}: the loss is no longer a number. "
-                "Try a smaller learning rate or target scale.")
+        return (
+            f"diverged at step {run.diverged_at}: the loss is no longer a number. "
+            "Try a smaller learning rate or target scale."
+        )
     last = run.records[-1]
-    d_lr = f"D_LR {last['d_lr']:.3f}" if np.isfinite(last["d_lr"]) else (
-        "D_LR undefined (features or outputs are constant)")
-    parts = [d_lr, f"test accuracy {last['test_accuracy']:.2f}",
-             verdict(last["d_lr"], last["test_accuracy"], run.floor)]
+    d_lr = (
+        f"D_LR {last['d_lr']:.3f}"
+        if np.isfinite(last["d_lr"])
+        else ("D_LR undefined (features or outputs are constant)")
+    )
+    parts = [
+        d_lr,
+        f"test accuracy {last['test_accuracy']:.2f}",
+        verdict(last["d_lr"], last["test_accuracy"], run.floor),
+    ]
     return "finished: " + " · ".join(part for part in parts if part)

@@ -69,16 +69,33 @@ def plot_sweep_map(
     mean = band(data)[0]
     ax = get_axes(ax)
     top = _top(sweep, variable, mean)
-    image = ax.imshow(mean, origin="lower", aspect="auto", cmap=rich_lazy_colormap(), vmin=0,
-                      vmax=top)
+    image = ax.imshow(
+        mean, origin="lower", aspect="auto", cmap=rich_lazy_colormap(), vmin=0, vmax=top
+    )
     for (row, column), value in np.ndenumerate(mean):
         lost = _has_diverged(sweep, data, {y: row, x: column})
         if lost:
-            ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, hatch="////",
-                                   edgecolor="#888888", linewidth=0))
+            ax.add_patch(
+                Rectangle(
+                    (column - 0.5, row - 0.5),
+                    1,
+                    1,
+                    fill=False,
+                    hatch="////",
+                    edgecolor="#888888",
+                    linewidth=0,
+                )
+            )
         known = np.isfinite(value)
-        ax.text(column, row, _short(value) if known else "–", ha="center", va="center",
-                fontsize=10, color=text_color(image.to_rgba(value)) if known else "black")
+        ax.text(
+            column,
+            row,
+            _short(value) if known else "–",
+            ha="center",
+            va="center",
+            fontsize=10,
+            color=text_color(image.to_rgba(value)) if known else "black",
+        )
     for axis, name in ((ax.xaxis, x), (ax.yaxis, y)):
         values = check_axis(sweep, name, "axis")
         axis.set_ticks(range(len(values)), [short_value(v) for v in values])

@@ -69,8 +69,9 @@ def check_sweep(sweep: xr.Dataset) -> None:
         get_variable(sweep, name, "sweep variable")
     missing = [d for d in (*HYPERPARAMETERS, "seed", "step") if d not in sweep["d_lr"].dims]
     if missing:
-        raise RichbookError(f"sweep lacks the axes {listed(missing)}; it has: "
-                            f"{listed(sweep['d_lr'].dims)}")
+        raise RichbookError(
+            f"sweep lacks the axes {listed(missing)}; it has: {listed(sweep['d_lr'].dims)}"
+        )
 
 
 def pack_sweep(sweep: xr.Dataset) -> tuple[bytes, dict]:
@@ -102,8 +103,11 @@ def pack_sweep(sweep: xr.Dataset) -> tuple[bytes, dict]:
         "fields": layout,
         "steps": [int(step) for step in sweep["step"].values],
         "k": [int(point) + 1 for point in points],
-        "diverged": (sweep["diverged_at"] >= 0).sum("seed").transpose(*HYPERPARAMETERS)
-        .values.ravel().tolist(),
+        "diverged": (sweep["diverged_at"] >= 0)
+        .sum("seed")
+        .transpose(*HYPERPARAMETERS)
+        .values.ravel()
+        .tolist(),
         "seeds": sweep.sizes["seed"],
         "floor": sweep.attrs.get("isotropic_d_lr"),
         "rank": output_rank(sweep),
@@ -209,8 +213,10 @@ def _measured(defined: np.ndarray, kept: int) -> str:
     note = "" if len(defined) == kept else f", undefined in {kept - len(defined)}"
     if len(defined) == 1:
         return f"D_LR {defined[0]:.3f} (one seed{note})"
-    return (f"D_LR {defined.mean():.3f} ({defined.min():.3f}–{defined.max():.3f} over "
-            f"{len(defined)} seeds{note})")
+    return (
+        f"D_LR {defined.mean():.3f} ({defined.min():.3f}–{defined.max():.3f} over "
+        f"{len(defined)} seeds{note})"
+    )
 
 
 def _all_seeds(seeds: int) -> str:

@@ -97,16 +97,19 @@ def check_axis(data: xr.Dataset | xr.DataArray, name: str, argument: str) -> np.
         RichbookError: if the data has no such axis; the message lists those it has.
     """
     if name not in data.dims:
-        raise RichbookError(f"{argument}={name!r} is not an axis of the data; it has: "
-                            f"{listed(data.dims)}")
+        raise RichbookError(
+            f"{argument}={name!r} is not an axis of the data; it has: {listed(data.dims)}"
+        )
     return np.asarray(data[name].values)
 
 
 def check_drawn(axis: str | None, argument: str) -> None:
     """Raise a RichbookError if `axis` is the one that every plot takes its mean and band over."""
     if axis == "seed":
-        raise RichbookError(f"{argument}='seed' cannot be an axis of the plot: its mean and range "
-                            "are drawn; fix seed= to see one")
+        raise RichbookError(
+            f"{argument}='seed' cannot be an axis of the plot: its mean and range "
+            "are drawn; fix seed= to see one"
+        )
 
 
 def index_of(data: xr.Dataset | xr.DataArray, axis: str, value: float) -> int:

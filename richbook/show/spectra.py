@@ -130,8 +130,9 @@ def _as_curves(curves, labels, argument: str) -> tuple[list[np.ndarray], list[st
     labels = [labels] if isinstance(labels, str) else labels
     labels = [""] * len(arrays) if labels is None else [str(label) for label in labels]
     if len(labels) != len(arrays):
-        raise RichbookError(f"labels must have {len(arrays)} entries, one a curve, "
-                            f"not {len(labels)}")
+        raise RichbookError(
+            f"labels must have {len(arrays)} entries, one a curve, not {len(labels)}"
+        )
     return arrays, labels
 
 
@@ -153,5 +154,13 @@ def _mark_rank(ax: Axes, rank: int | None) -> None:
     if rank is None:
         return
     ax.axvline(rank, color=COLORS["floor"], linewidth=0.8, zorder=1)
-    ax.annotate(f"rank {rank}", (rank, 0), xycoords=("data", "axes fraction"), xytext=(4, 4),
-                textcoords="offset points", fontsize=9, color="#555555", va="bottom")
+    ax.annotate(
+        f"rank {rank}",
+        (rank, 0),
+        xycoords=("data", "axes fraction"),
+        xytext=(4, 4),
+        textcoords="offset points",
+        fontsize=9,
+        color="#555555",
+        va="bottom",
+    )

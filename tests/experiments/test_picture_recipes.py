@@ -10,7 +10,13 @@ import xarray as xr
 from torch import nn
 from torch.nn import functional
 
-from richbook.experiments.recipes import batch_norm, learning_rate, pictures, shuffled_labels
+from richbook.experiments.recipes import (
+    batch_norm,
+    learning_rate,
+    pictures,
+    shuffled_labels,
+    telling,
+)
 from richbook.experiments.reproducing import reproduce
 from richbook.experiments.trial import Batches
 from richbook.train.data import load_data
@@ -192,9 +198,9 @@ def test_equal_loss_row_takes_its_own_networks():
     """log loss falls by log 10 from step 0 to 10; the common loss of the last two is 0.1^0.5."""
     losses = [[1.0, 0.9], [1.0, 0.1**0.5], [1.0, 0.1]]
     result = result_of("network", "abc", d_lr=[[0.5, 0.4]] * 3, train_loss=losses)
-    row = pictures.equal_loss_row("c", {"network": "c"}, among={"network": ["b", "c"]})
+    row = telling.equal_loss_row("c", {"network": "c"}, among={"network": ["b", "c"]})
     np.testing.assert_allclose(row.per_seed(result), 0.45, rtol=1e-6)
-    row = pictures.before_training_row("c", {"network": "c"})
+    row = telling.before_training_row("c", {"network": "c"})
     np.testing.assert_allclose(row.per_seed(result), 0.5)
 
 

@@ -19,10 +19,14 @@ from richbook.experiments.recipe import DerivedRow, Finding, Recipe, Row
 from richbook.experiments.recipes.pictures import (
     CURVES,
     PictureConfig,
-    before_training_row,
-    equal_loss_row,
     load_pictures,
     picture_trial,
+)
+from richbook.experiments.recipes.telling import (
+    UNKNOWN,
+    before_training_row,
+    end_rows,
+    equal_loss_row,
     spread,
     what_was_trained,
 )
@@ -108,13 +112,10 @@ def _compared(without: xr.Dataset, norm: xr.Dataset, variable: str, words: str) 
 def _rows() -> tuple[Row | DerivedRow, ...]:
     rows = []
     for network in BatchNorm.values:
-        paper_accuracy, paper_d_lr = PAPER.get(network, (None, None))
         at, name = {"network": network}, f"VGG, {network} batch norm"
         if network == WITHOUT_HE:
             name = "VGG, without batch norm, He's initial weights"
-        rows.append(Row(f"{name}: test accuracy", "test_accuracy", at, paper_accuracy))
-        rows.append(Row(f"{name}: D_LR", "d_lr", at, paper_d_lr))
-        rows.append(before_training_row(name, at))
+        rows += [*end_rows(name, at, PAPER.get(network, UNKNOWN)), before_training_row(name, at)]
         if network != WITHOUT:
             rows.append(equal_loss_row(name, at, among=TRAINED))
     return tuple(rows)

@@ -18,9 +18,13 @@ from richbook.experiments.recipe import DerivedRow, Finding, Recipe, Row
 from richbook.experiments.recipes.pictures import (
     CURVES,
     PictureConfig,
-    equal_loss_row,
     load_pictures,
     picture_trial,
+)
+from richbook.experiments.recipes.telling import (
+    UNKNOWN,
+    end_rows,
+    equal_loss_row,
     spread,
     what_was_trained,
 )
@@ -79,11 +83,8 @@ def _numbers(networks: xr.Dataset) -> str:
 def _rows() -> tuple[Row | DerivedRow, ...]:
     rows = []
     for rate in LearningRate.values:
-        paper_accuracy, paper_d_lr = PAPER.get(rate, (None, None))
-        at, name = {"learning_rate": rate}, f"ResNet-18, learning rate {rate:g}"
-        rows.append(Row(f"{name}: test accuracy", "test_accuracy", at, paper_accuracy))
-        rows.append(Row(f"{name}: D_LR", "d_lr", at, paper_d_lr))
-        rows.append(equal_loss_row(name, at))
+        name, at = f"ResNet-18, learning rate {rate:g}", {"learning_rate": rate}
+        rows += [*end_rows(name, at, PAPER.get(rate, UNKNOWN)), equal_loss_row(name, at)]
     return tuple(rows)
 
 

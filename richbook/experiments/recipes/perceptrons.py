@@ -12,7 +12,7 @@ from torch import Tensor
 
 from richbook.experiments.comparing import at_equal_loss, rank_correlation
 from richbook.experiments.measuring import accuracy, class_measures, forward, kernel_measures
-from richbook.experiments.recipe import Config, DerivedRow
+from richbook.experiments.recipe import Config, DerivedRow, Finding, Recipe
 from richbook.experiments.trial import Batches, Trial
 from richbook.measure import decompose, ntk_distance, parameter_norm
 from richbook.train.data import load_data
@@ -99,6 +99,49 @@ def build(config: Perceptrons, seed: int, device: torch.device) -> Trial:
         return measured
 
     return Trial(network, optimizer, loss, measure)
+
+
+def knob_recipe(
+    name: str, axis: str, question: str, values: tuple, quick: tuple, paper: dict, misled: tuple
+) -> Recipe:
+    """A recipe that turns one setting of ``Perceptrons`` and asks every measure about it.
+
+    Args:
+        name, question: of the recipe.
+        axis: the setting, which is also the recipe's axis.
+        values, quick: of the setting, in full and for the quick variant.
+        paper: what the paper says of each measure.
+        misled: the measures that do not follow, according to the paper.
+    """
+    words = axis.replace("_", " ")
+    return Recipe(
+        name=name,
+        question=question,
+        axis=axis,
+        build=functools.partial(_build_at, axis),
+        variants={
+            "full": Perceptrons(values=values),
+            "quick": Perceptrons(
+                values=quick, seeds=2, steps=120, records=5, width=16, ntk_images=20
+            ),
+        },
+        rows=rows(words, paper),
+        finding=functools.partial(knob_finding, words, misled),
+        curves=CURVES,
+    )
+
+
+def _build_at(
+    axis: str, config: Perceptrons, value: float, seed: int, device: torch.device
+) -> Trial:
+    return build(config.replace(**{axis: float(value)}), seed, device)
+
+
+def knob_finding(words: str, misled: tuple, result: xr.Dataset) -> Finding:
+    """Does D_LR follow, and do those that the paper calls misled not?"""
+    following = follows(result)
+    same = "partly" if any(following[name] for name in misled) else "yes"
+    return Finding(same if following["d_lr"] else "no", sentence(words, result))
 
 
 def follows(result: xr.Dataset) -> dict[str, bool]:

@@ -6,19 +6,15 @@ pass of training runs in bfloat16; what is recorded is computed in float32.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
-import xarray as xr
 from torch import Tensor, nn
 from torch.nn import functional
 
-from richbook.experiments.comparing import at_equal_loss
 from richbook.experiments.measuring import (
     accuracy,
     class_measures,
@@ -26,7 +22,7 @@ from richbook.experiments.measuring import (
     forward,
     kernel_measures,
 )
-from richbook.experiments.recipe import Config, DerivedRow
+from richbook.experiments.recipe import Config
 from richbook.experiments.trial import Batches, Trial
 from richbook.measure import parameter_norm
 from richbook.train.data import load_data
@@ -197,50 +193,3 @@ def _recorder(config: PictureConfig, network: nn.Module, pictures: Pictures) -> 
         }
 
     return measure
-
-
-def equal_loss_row(setting: str, at: dict, among: dict | None = None) -> DerivedRow:
-    """D_LR where networks have the same training loss, as a row of the reproduction table.
-
-    Args:
-        setting: what was trained, in words.
-        at: where along the recipe's axis.
-        among: a choice along that axis; the loss is the lowest that all of these reach.
-    """
-    compute = partial(_at_equal_loss, at=at, among=among or {})
-    return DerivedRow(f"{setting}: D_LR at equal training loss", compute)
-
-
-def before_training_row(setting: str, at: dict) -> DerivedRow:
-    """D_LR at step 0, as a row of the reproduction table."""
-    return DerivedRow(f"{setting}: D_LR before training", partial(_before_training, at=at))
-
-
-def _at_equal_loss(result: xr.Dataset, at: dict, among: dict) -> xr.DataArray:
-    return at_equal_loss(result.sel(among), "d_lr").sel(at)
-
-
-def _before_training(result: xr.Dataset, at: dict) -> xr.DataArray:
-    return result.d_lr.sel(at).isel(step=0)
-
-
-def what_was_trained(result: xr.Dataset) -> str:
-    """How a finding begins: the data, and what makes a stand-in smaller than the real thing."""
-    config, variant = json.loads(result.attrs["config"]), result.attrs["variant"]
-    if variant == "real":
-        return f"On {config['data']}, "
-    side, count = config["average"], config["train_images"]
-    pictures = f"{count or 'all'} pictures of {config['data']}"
-    averaged = f" averaged over {side} × {side} pixels" if side > 1 else ""
-    return f"In the {variant} ({pictures}{averaged}, first layer of {config['width']} channels), "
-
-
-def spread(values: xr.DataArray, form: str) -> str:
-    """Mean ± standard deviation over the seeds, as text.
-
-    Example:
-        >>> spread(xr.DataArray([0.1, 0.2, 0.3], dims="seed"), ".1%")
-        '20.0% ± 10.0%'
-    """
-    middle, seeds = f"{float(values.mean()):{form}}", values.size
-    return middle if seeds < 2 else f"{middle} ± {float(values.std(ddof=1)):{form}}"

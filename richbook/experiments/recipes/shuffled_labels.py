@@ -20,9 +20,13 @@ from richbook.experiments.recipe import DerivedRow, Finding, Recipe, Row
 from richbook.experiments.recipes.pictures import (
     CURVES,
     PictureConfig,
-    equal_loss_row,
     load_pictures,
     picture_trial,
+)
+from richbook.experiments.recipes.telling import (
+    UNKNOWN,
+    end_rows,
+    equal_loss_row,
     spread,
     what_was_trained,
 )
@@ -110,11 +114,8 @@ def finding(result: xr.Dataset) -> Finding:
 def _rows() -> tuple[Row | DerivedRow, ...]:
     rows = []
     for share in ShuffledLabels.values:
-        paper_accuracy, paper_d_lr = PAPER.get(share, (None, None))
-        at, name = {"shuffled_fraction": share}, f"{share:.0%} of the labels shuffled"
-        rows.append(Row(f"{name}: test accuracy", "test_accuracy", at, paper_accuracy))
-        rows.append(Row(f"{name}: D_LR", "d_lr", at, paper_d_lr))
-        rows.append(equal_loss_row(name, at))
+        name, at = f"{share:.0%} of the labels shuffled", {"shuffled_fraction": share}
+        rows += [*end_rows(name, at, PAPER.get(share, UNKNOWN)), equal_loss_row(name, at)]
     return tuple(rows)
 
 

@@ -85,9 +85,7 @@ class Attended:
                 f"mask {tuple(self.mask.shape)}, expected the same samples and positions; {MISFIT}"
             )
 
-    def kept(
-        self, position: int | str | None, where: tuple[int, ...], rows: int
-    ) -> Tensor | None:
+    def kept(self, position: int | str | None, where: tuple[int, ...], rows: int) -> Tensor | None:
         """Which rows are no padding, (rows,); None if all are.
 
         Args:

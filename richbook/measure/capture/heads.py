@@ -215,4 +215,3 @@ def is_unchanged(call: LinearCall) -> bool:
 
 def _shapes(tensors: list[Tensor]) -> str:
     return " and ".join(str(tuple(tensor.shape)) for tensor in tensors[:6]) or "no tensor"
-

@@ -42,7 +42,12 @@ def features_come_last(module: nn.Module) -> bool:
 
 
 def as_rows(
-    values: Tensor, position: Position, what: str, *, channels_last: bool, layer: bool,
+    values: Tensor,
+    position: Position,
+    what: str,
+    *,
+    channels_last: bool,
+    layer: bool,
     attended: Attended | None = None,
 ) -> Tensor:
     """A new tensor (rows, d) from (n, d), (n, T, d) or (n, c, h, w).
@@ -108,7 +113,11 @@ def as_rows(
 
 
 def target_rows(
-    targets: Tensor, position: Position, samples: int, where: tuple[int, ...], rows: int,
+    targets: Tensor,
+    position: Position,
+    samples: int,
+    where: tuple[int, ...],
+    rows: int,
     attended: Attended | None = None,
 ) -> Tensor | None:
     """Targets (rows,) or (rows, k) for features that had the positions ``where``.

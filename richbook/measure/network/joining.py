@@ -44,7 +44,6 @@ def _join(batches: list[Batch]) -> Batch:
         outputs=torch.cat([batch.outputs for batch in batches]),
         targets=torch.cat([batch.targets for batch in batches]) if has_targets else None,
         layers={
-            name: torch.cat([batch.layers[name] for batch in batches])
-            for name in batches[0].layers
+            name: torch.cat([batch.layers[name] for batch in batches]) for name in batches[0].layers
         },
     )

@@ -57,9 +57,7 @@ class TargetReader:
         if len(self.kinds) > 1:
             self.note = "some batches have no targets: quality and neural collapse are left out"
 
-    def read(
-        self, targets: Tensor | None, outputs: int
-    ) -> tuple[Tensor | None, Tensor | None]:
+    def read(self, targets: Tensor | None, outputs: int) -> tuple[Tensor | None, Tensor | None]:
         """Labels and target functions of some samples, each None where there are none."""
         if targets is None or self.note:
             return None, None

@@ -89,9 +89,7 @@ def measure(
     """
     if precision is not None:
         checked_precision(precision, torch.float32)
-    passes = ForwardPasses(
-        model, loader, head, layers, position=position, train_mode=train_mode
-    )
+    passes = ForwardPasses(model, loader, head, layers, position=position, train_mode=train_mode)
     found: Accumulator | None = None
     targets = TargetReader()
     for batch in joined(targets.watched(passes)):
@@ -117,8 +115,9 @@ def _report(found: Accumulator, passes: ForwardPasses) -> Report:
     value = float(distance_to_span(moments, span, found.dtype))
     if message and value != value:
         warnings.warn(message, DegenerateWarning, stacklevel=3)
-    rank, eigenvalues, directions = int(span.centred_rank), *kernel_eigenpairs(
-        moments.feature_covariance
+    rank, eigenvalues, directions = (
+        int(span.centred_rank),
+        *kernel_eigenpairs(moments.feature_covariance),
     )
     floor = isotropic_d_lr(found.width, rank) if rank else float("nan")
     collapse = _collapse(found, notes)

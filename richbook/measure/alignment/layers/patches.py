@@ -121,7 +121,9 @@ class PatchSums:
         if not self._is_safe(kernel, maps):
             return False
         self.kernel += kernel
-        self.summed += maps.sum(0)
+        # over rows of channels: a sum over channels-last maps would jump through memory
+        summed = maps.movedim(1, -1).flatten(1).sum(0)
+        self.summed += summed.reshape(*maps.shape[2:], -1).movedim(-1, 0)
         self.ring.add(maps)
         self.count += len(maps)
         return True
