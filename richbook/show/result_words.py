@@ -35,6 +35,9 @@ RESULT_WORDS = {
 #: Accuracies that come in variants: the rest of the name says which.
 TESTED = "test_accuracy_"
 
+#: Mean accuracies that differ by less than this count as the same.
+EQUALLY_GOOD = 5e-4
+
 
 def words_of(name: str) -> str:
     """What a variable or an axis of a result is called.
@@ -121,6 +124,8 @@ def describe_ends(labels: Sequence[str], values: xr.DataArray, accuracy: xr.Data
     if len(labels) < 2 or np.isnan(mean_d_lr).all() or np.isnan(mean_accuracy).all():
         return ""
     best, richest = int(np.nanargmax(mean_accuracy)), int(np.nanargmin(mean_d_lr))
+    if np.nanmax(mean_accuracy) - np.nanmin(mean_accuracy) < EQUALLY_GOOD:
+        return f"All do equally well on test samples. Richest: {labels[richest]}."
     if best == richest:
         return f"Best on test samples and richest: {labels[best]}."
     said = f"Best on test samples: {labels[best]}. Richest: {labels[richest]}."

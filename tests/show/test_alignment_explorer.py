@@ -105,8 +105,9 @@ def test_every_number_is_packed_within_the_stated_error(sweep):
                 values = sweep["alignment"].values[at][:, step, layer, side, relation]
                 null = sweep["null_mean"].values[at][:, step, layer, side, relation]
                 known = [float(v) for v in values if not math.isnan(v)]
-                triple, (mean,) = read(data, fields["alignment"], cell, step), read(
-                    data, fields["null"], cell, step
+                triple, (mean,) = (
+                    read(data, fields["alignment"], cell, step),
+                    read(data, fields["null"], cell, step),
                 )
                 if not known:
                     assert all(math.isnan(v) for v in (*triple, mean))

@@ -38,11 +38,18 @@ def draw(sweep, source=None):
     if node is None:
         pytest.skip("needs node to run the drawing without a browser")
     view = explore(sweep).view
-    state = {name: getattr(view, name) for name in ("contents", "axes", "readouts",
-                                                    *HYPERPARAMETERS)}
+    state = {
+        name: getattr(view, name) for name in ("contents", "axes", "readouts", *HYPERPARAMETERS)
+    }
     state |= {"packed": base64.b64encode(view.packed).decode(), "source": source or view._esm}
-    done = subprocess.run([node, "-e", PAGE], input=json.dumps(state), capture_output=True,
-                          text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [node, "-e", PAGE],
+        input=json.dumps(state),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     return json.loads(done.stdout)
 
 
@@ -55,9 +62,15 @@ def sweep_at(steps, width=12):
     return make_sweep([0.0, 0.01], [0.1, 1.0], [0.01], 2, steps, width)
 
 
-@pytest.mark.parametrize("steps, ticks", [
-    ([20, 50], ["20", "50"]), ([60], ["60"]), ([50, 120, 200], ["100"]),
-    ([0, 1, 10], ["0", "1", "10"])])
+@pytest.mark.parametrize(
+    "steps, ticks",
+    [
+        ([20, 50], ["20", "50"]),
+        ([60], ["60"]),
+        ([50, 120, 200], ["100"]),
+        ([0, 1, 10], ["0", "1", "10"]),
+    ],
+)
 def test_any_recorded_steps_have_ticks(steps, ticks):
     panels = draw(sweep_at(steps))["panels"]
     assert tick_labels(panels[0]) == ticks and tick_labels(panels[2])

@@ -23,15 +23,28 @@ CELL = {"weight_decay": 0.01, "learning_rate": 0.01, "target_scale": 1}
 
 
 def recorded_at(steps, **changes):
-    shape = {"decays": [0.0, 0.01], "scales": [0.1, 1.0], "rates": [0.001, 0.01], "seeds": 2,
-             "width": 12} | changes
+    shape = {
+        "decays": [0.0, 0.01],
+        "scales": [0.1, 1.0],
+        "rates": [0.001, 0.01],
+        "seeds": 2,
+        "width": 12,
+    } | changes
     return make_sweep(steps=steps, **shape)
 
 
-@pytest.mark.parametrize("steps, ticks", [
-    ([20, 50], [20, 50]), ([60], [60]), ([50, 120, 200], [100]), ([0], [0]), ([0, 5], [0, 1]),
-    ([1, 3000], [1, 10, 100, 1000]), ([1], [1]),
-])
+@pytest.mark.parametrize(
+    "steps, ticks",
+    [
+        ([20, 50], [20, 50]),
+        ([60], [60]),
+        ([50, 120, 200], [100]),
+        ([0], [0]),
+        ([0, 5], [0, 1]),
+        ([1, 3000], [1, 10, 100, 1000]),
+        ([1], [1]),
+    ],
+)
 def test_any_recorded_steps_have_an_axis_with_ticks_that_hides_none(steps, ticks):
     sweep = recorded_at(steps)
     drawn = [*plot_history(sweep, **CELL), plot_sweep_lines(sweep, x="step", **CELL)]
@@ -83,17 +96,23 @@ def test_a_map_at_an_earlier_step_is_not_hatched_by_what_came_later(sweep):
     assert {tuple(np.add(p.get_xy(), 0.5)) for p in ax.patches if p.get_hatch()} == {(1, 0)}
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda s: plot_sweep_lines(s, x="seed", **CELL), "x='seed' cannot be an axis"),
-    (lambda s: plot_sweep_lines(s, hue="seed", x="step", **CELL), "hue='seed' cannot"),
-    (lambda s: plot_sweep_map(s, x="seed", **CELL), "x='seed' cannot"),
-    (lambda s: plot_sweep_map(s, y="seed", **CELL), "y='seed' cannot"),
-    (lambda s: plot_comparison(s, axis="seed", **CELL), "axis='seed' cannot"),
-    (lambda s: plot_eigenfunctions(np.eye(3), [0, 1, 2], count=0), "count must be .* not 0"),
-    (lambda s: plot_eigenfunctions(np.eye(3), [0, 1, 2], count=1.5), "count must be .* not 1.5"),
-    (lambda s: explore(s, start=[0.1]), r"start must be a dict .* not \[0.1\]"),
-    (lambda s: explore(s, start=[]), r"start must be a dict .* not \[\]"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda s: plot_sweep_lines(s, x="seed", **CELL), "x='seed' cannot be an axis"),
+        (lambda s: plot_sweep_lines(s, hue="seed", x="step", **CELL), "hue='seed' cannot"),
+        (lambda s: plot_sweep_map(s, x="seed", **CELL), "x='seed' cannot"),
+        (lambda s: plot_sweep_map(s, y="seed", **CELL), "y='seed' cannot"),
+        (lambda s: plot_comparison(s, axis="seed", **CELL), "axis='seed' cannot"),
+        (lambda s: plot_eigenfunctions(np.eye(3), [0, 1, 2], count=0), "count must be .* not 0"),
+        (
+            lambda s: plot_eigenfunctions(np.eye(3), [0, 1, 2], count=1.5),
+            "count must be .* not 1.5",
+        ),
+        (lambda s: explore(s, start=[0.1]), r"start must be a dict .* not \[0.1\]"),
+        (lambda s: explore(s, start=[]), r"start must be a dict .* not \[\]"),
+    ],
+)
 def test_what_cannot_be_drawn_is_refused_by_name(call, message, sweep):
     with pytest.raises(RichbookError, match=message):
         call(sweep)

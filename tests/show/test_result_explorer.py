@@ -208,6 +208,7 @@ def table(rows):
     "d_lr, tested, words",
     [
         ([[0.2], [0.1]], [[0.8], [0.9]], "Best on test samples and richest: b."),
+        ([[0.2], [0.1]], [[1.0], [0.9998]], "All do equally well on test samples. Richest: b."),
         ([[0.2], [0.1]], [[0.9], [0.8]], "Best on test samples: a. Richest: b. The two ranges of "
          "accuracy do not overlap."),
         ([[NAN], [0.1]], [[NAN], [0.8]], "Best on test samples and richest: b."),
