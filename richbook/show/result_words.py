@@ -124,7 +124,7 @@ def describe_ends(labels: Sequence[str], values: xr.DataArray, accuracy: xr.Data
     if len(labels) < 2 or np.isnan(mean_d_lr).all() or np.isnan(mean_accuracy).all():
         return ""
     best, richest = int(np.nanargmax(mean_accuracy)), int(np.nanargmin(mean_d_lr))
-    if np.nanmax(mean_accuracy) - np.nanmin(mean_accuracy) < EQUALLY_GOOD:
+    if np.ptp(mean_accuracy) < EQUALLY_GOOD:  # false where one is nan
         return f"All do equally well on test samples. Richest: {labels[richest]}."
     if best == richest:
         return f"Best on test samples and richest: {labels[best]}."
