@@ -2,11 +2,13 @@
 
 import re
 import sys
+import tomllib
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from tests.house.closure import ROOT, closure, pins, requirements
@@ -71,3 +73,18 @@ def test_installed_versions_are_the_pinned_ones():
         if not pin.specifier.contains(version, prereleases=True):
             wrong.append(f"{name} {version} is installed, {pin} is pinned")
     assert wrong == []
+
+
+def test_every_pin_runs_on_the_oldest_python():
+    """A package may ask for a later patch release than a distribution ships."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    oldest = project["requires-python"].removeprefix(">=") + ".0"
+    too_new = {}
+    for name in pins():
+        try:
+            needed = metadata.metadata(name).get("Requires-Python")
+        except metadata.PackageNotFoundError:  # pinned for another platform
+            continue
+        if needed and oldest not in SpecifierSet(needed):
+            too_new[name] = needed
+    assert too_new == {}
