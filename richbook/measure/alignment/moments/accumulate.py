@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 
 from richbook.measure.alignment.layers.linear_maps import LinearMap
 from richbook.measure.alignment.layers.patches import PatchSums
-from richbook.measure.alignment.moments.second_moments import SecondMoment
+from richbook.measure.alignment.moments.grouped import GROUP_ROWS, GroupedMoments
 from richbook.measure.alignment.passes.gradients import LayerCall
 from richbook.measure.inputs import exact_arithmetic
 from richbook.measure.moments import BLOCK_ROWS
 
 #: Whose directions may be kept.
 UNIT_SIDES = ("H_a", "H_b", "G_a", "G_b")
-#: Calls wait until together they have so many rows, or take so many bytes.
-WAITING_ROWS, WAITING_BYTES = 4096, 2**24
+#: Calls wait until they have as many rows as are multiplied at once, or take so many bytes.
+WAITING_BYTES = 2**23
 
 
 class LayerStream:
@@ -40,10 +41,9 @@ class LayerStream:
         if unit:
             sizes = zip(UNIT_SIDES, (width, out, width, out), strict=True)
             self.sides |= {of_directions(side): size for side, size in sizes}
-        self.moments = [
-            {side: SecondMoment(size) for side, size in self.sides.items()} for _ in range(groups)
-        ]
-        self.sums: dict[tuple[int, str], PatchSums | None] = {}  # by group and side
+        self.groups = groups
+        self.moments = {side: GroupedMoments(size, groups) for side, size in self.sides.items()}
+        self.sums: dict[str, list[PatchSums] | None] = {}  # by side, one for each group
         self.waiting: list[tuple[Tensor, Tensor, Tensor | None]] = []
         self.shape: torch.Size | None = None  # of a unit
         self.rows = self.bytes = 0
@@ -57,7 +57,7 @@ class LayerStream:
         self.waiting.append((inputs, gradient, groups))
         self.rows += gradient.numel() // self.weight.shape[0]
         self.bytes += inputs.nbytes + gradient.nbytes
-        enough = self.rows >= WAITING_ROWS and len(self.moments) == 1
+        enough = self.rows >= rows_at_once(self.groups) and (self.groups == 1 or inputs.ndim == 2)
         if enough or self.bytes >= WAITING_BYTES:
             self._multiply()
 
@@ -65,10 +65,13 @@ class LayerStream:
         """Bring the moments up to date with all that was added."""
         if self.waiting:
             self._multiply()
-        for (group, side), sums in self.sums.items():
-            if sums is not None and sums.count:
-                self.moments[group][side].add(*sums.finish())
+        for side, every in self.sums.items():
+            for part, sums in zip(self.moments[side].parts, every or (), strict=False):
+                if sums.count:
+                    part.add(*sums.finish())
         self.sums = {}
+        for moments in self.moments.values():
+            moments.finish()
 
     def _multiply(self) -> None:
         inputs, gradient, groups = zip(*self.waiting, strict=True)
@@ -76,44 +79,67 @@ class LayerStream:
         inputs, gradient = _joined(inputs), _joined(gradient)
         groups = None if groups[0] is None else _joined(groups)
         rows = gradient.numel() // max(len(gradient) * self.weight.shape[0], 1)  # in a unit
-        step = max(BLOCK_ROWS // max(rows, 1), 1)  # units whose patches stay in the cache, about
-        with torch.no_grad(), exact_arithmetic(inputs.device):
-            for group in range(len(self.moments)):
-                units = slice(None) if groups is None else (groups == group).nonzero()[:, 0]
-                if len(gradient[units]):
-                    self._update(group, inputs[units], gradient[units], step)
-
-    def _update(self, group: int, inputs: Tensor, gradient: Tensor, step: int) -> None:
+        step = max(rows_at_once(self.groups) // max(rows, 1), 1)  # units
         layer = self.layer
-        if not self.unit:
-            self._add(group, "h_a", inputs, layer.input_sums, layer.inputs, step)
-            self._add(group, "g_b", gradient, layer.output_sums, layer.outputs, step)
-            return
-        for units, other in zip(inputs.split(step), gradient.split(step), strict=True):
-            for side, rows in self._every_side(layer.inputs(units), layer.outputs(other)):
-                self.moments[group][side].update(rows, self._label(side))
+        with torch.no_grad(), exact_arithmetic(inputs.device):
+            if self.unit:
+                self._add_every_side(inputs, gradient, groups, step)
+                return
+            if "h_a" not in self.sums:
+                self.sums["h_a"] = self._sums(layer.input_sums, inputs)
+                self.sums["g_b"] = self._sums(layer.output_sums, gradient)
+            self._add("h_a", inputs, groups, layer.inputs, step)
+            self._add("g_b", gradient, groups, layer.outputs, step)
+
+    def _sums(self, new: Callable, units: Tensor) -> list[PatchSums] | None:
+        made = [new(units, self.groups) for _ in range(self.groups)]
+        return None if made[0] is None else made
 
     def _add(
-        self, group: int, side: str, units: Tensor, new: Callable, rows: Callable, step: int
+        self, side: str, units: Tensor, groups: Tensor | None, rows: Callable, step: int
     ) -> None:
-        key = (group, side)
-        if key not in self.sums:
-            self.sums[key] = new(units, len(self.moments))
-        sums = self.sums[key]
-        if sums is not None and sums.update(units):
+        if self.sums[side] is None:
+            for part, chosen in zip(units.split(step), _split(groups, step), strict=False):
+                self._add_rows(side, rows(part), chosen)
             return
-        for part in units.split(step):  # or something is not finite: this says where
-            self.moments[group][side].update(rows(part), self._label(side))
+        for group, sums in enumerate(self.sums[side]):
+            some = units if groups is None else units[groups == group]
+            if len(some) and not sums.update(some):
+                for part in some.split(step):  # something is not finite: this says where
+                    self._add_rows(side, rows(part), torch.full((len(part),), group))
 
-    def _every_side(self, h_a: Tensor, g_b: Tensor) -> Iterator[tuple[str, Tensor]]:
-        yield from (("h_a", h_a), ("g_b", g_b))
-        weight = self.weight.to(h_a.dtype)
-        rows = (h_a, h_a @ weight.T, g_b.to(h_a.dtype) @ weight, g_b)
-        for side, values in zip(UNIT_SIDES, rows, strict=True):
-            yield of_directions(side), directions(values)
+    def _add_rows(self, side: str, rows: Tensor, groups: Tensor | None) -> None:
+        """Add rows, as many of each unit, whose groups these are."""
+        if groups is not None and len(groups) != len(rows):
+            groups = groups.repeat_interleave(len(rows) // len(groups))
+        self.moments[side].update(rows, groups, f"{side} of the layer {self.name!r}")
 
-    def _label(self, side: str) -> str:
-        return f"{side} of the layer {self.name!r}"
+    def _add_every_side(
+        self, inputs: Tensor, gradient: Tensor, groups: Tensor | None, step: int
+    ) -> None:
+        for units, other, chosen in zip(
+            inputs.split(step), gradient.split(step), _split(groups, step), strict=False
+        ):
+            h_a, g_b = self.layer.inputs(units), self.layer.outputs(other)
+            weight = self.weight.to(h_a.dtype)
+            h_b, g_a = h_a @ weight.T, g_b.to(h_a.dtype) @ weight
+            self._add_rows("h_a", h_a, chosen)
+            self._add_rows("g_b", g_b, chosen)
+            if chosen is not None and len(chosen) != len(h_a):
+                chosen = chosen.repeat_interleave(len(h_a) // len(chosen))
+            for side, values in zip(UNIT_SIDES, (h_a, h_b, g_a, g_b), strict=True):
+                found, present = directions(values)
+                some = None if chosen is None else chosen[present]
+                self._add_rows(of_directions(side), found, some)
+
+
+def rows_at_once(groups: int) -> int:
+    """How many rows are multiplied at a time."""
+    return BLOCK_ROWS if groups == 1 else GROUP_ROWS * groups
+
+
+def _split(groups: Tensor | None, step: int) -> Iterable[Tensor | None]:
+    return itertools.repeat(None) if groups is None else groups.split(step)
 
 
 def _joined(parts: tuple[Tensor, ...]) -> Tensor:
@@ -125,15 +151,15 @@ def of_directions(side: str) -> str:
     return f"the directions of {side}"
 
 
-def directions(rows: Tensor) -> Tensor:
-    """v/|v| of each row that is not 0; the others are left out.
+def directions(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """v/|v| of each row that is not 0, and which rows these are.
 
     Example:
         >>> import torch
         >>> directions(torch.tensor([[3e-30, 4e-30], [0.0, 0.0]]))
-        tensor([[0.6000, 0.8000]])
+        (tensor([[0.6000, 0.8000]]), tensor([ True, False]))
     """
     largest = rows.abs().amax(1, keepdim=True)
     present = largest[:, 0] > 0
     rows = rows[present] / largest[present]  # first, lest the squares underflow
-    return rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True), present

@@ -145,14 +145,13 @@ class _Groups:
 
 def _finish(stream: LayerStream, unit: bool) -> LayerMoments:
     """The moments of all groups together, and of each if there are several with samples in them."""
-    together = {
-        side: SecondMoment.pooled([moments[side] for moments in stream.moments], width)
-        for side, width in stream.sides.items()
-    }
+    parts = {side: moments.parts for side, moments in stream.moments.items()}
+    together = {side: SecondMoment.pooled(parts[side], stream.sides[side]) for side in parts}
     weight = stream.weight.to(torch.float64)
     groups = ()
-    if len(stream.moments) > 1 and all(m.count for part in stream.moments for m in part.values()):
-        groups = tuple(_moments(stream.name, weight, part, unit) for part in stream.moments)
+    if stream.groups > 1 and all(part.count for every in parts.values() for part in every):
+        each = [dict(zip(parts, some, strict=True)) for some in zip(*parts.values(), strict=True)]
+        groups = tuple(_moments(stream.name, weight, part, unit) for part in each)
     return replace(_moments(stream.name, weight, together, unit), groups=groups)
 
 

@@ -1,8 +1,4 @@
-"""Mean and centred second moment of one set of vectors, streamed and mergeable.
-
-The same arithmetic as :class:`richbook.measure.moments.Moments`, for one set of vectors instead of
-features beside outputs: blocks are centred before they are multiplied, and merged in float64.
-"""
+"""Mean and centred second moment of one set of vectors, merged block by block in float64."""
 
 from __future__ import annotations
 
@@ -12,15 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from richbook.measure.inputs import (
-    LARGEST_MAGNITUDE,
-    check_finite,
-    exact_arithmetic,
-    working_dtype,
-)
-from richbook.measure.moments import BLOCK_ROWS
-from richbook.measure.products import FLOAT32_RANGE, centre_in, symmetric_product
-
 
 @dataclass
 class SecondMoment:
@@ -28,38 +15,17 @@ class SecondMoment:
 
     Example:
         >>> import torch
-        >>> moment = SecondMoment(2)
-        >>> for rows in torch.tensor([[1.0, 0.0], [3.0, 0.0], [5.0, 6.0]]).split(2):
-        ...     moment.update(rows, "rows")
-        >>> moment.count, moment.mean.tolist(), moment.covariance.tolist()
-        (3, [3.0, 2.0], [[2.6666666666666665, 4.0], [4.0, 8.0]])
+        >>> moment = SecondMoment(1)
+        >>> moment.add(2, mean=torch.tensor([2.0]), scatter=torch.tensor([[2.0]]))  # of 1 and 3
+        >>> moment.add(1, mean=torch.tensor([5.0]), scatter=torch.tensor([[0.0]]))
+        >>> moment.count, moment.mean.tolist(), moment.scatter.tolist()
+        (3, [3.0], [[8.0]])
     """
 
     width: int
     count: int = 0
     mean: Tensor | None = None
     scatter: Tensor | None = None
-
-    def update(self, rows: Tensor, name: str) -> None:
-        """Add rows (n, d); a nan or an infinity among them is an error with this name."""
-        with exact_arithmetic(rows.device), torch.no_grad():
-            for block in rows.split(BLOCK_ROWS):
-                if len(block):
-                    centred, mean, rest = centre_in(block, self._dtype(block, name))
-                    scatter = symmetric_product(centred)
-                    if bool(rest.any()):
-                        scatter -= len(block) * torch.outer(rest, rest)
-                    self.add(len(block), mean, scatter)
-
-    def _dtype(self, block: Tensor, name: str) -> torch.dtype:
-        """What to multiply in; the block is looked through once, for this and for its errors."""
-        low, high = torch.aminmax(block)
-        largest = max(abs(float(low)), abs(float(high)))
-        if not largest <= LARGEST_MAGNITUDE:
-            check_finite(block, name, self.count)
-        dtype, (smallest, greatest) = working_dtype(block), FLOAT32_RANGE
-        squares_fit = largest == 0 or smallest < largest < greatest
-        return dtype if squares_fit else torch.float64
 
     def add(self, count: int, mean: Tensor, scatter: Tensor) -> None:
         """Add rows by their number, mean and centred scatter, which is kept if it is the first."""
