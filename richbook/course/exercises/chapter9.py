@@ -216,6 +216,7 @@ def forward_only(answer, generator):
         h_a = as_tensor(result[0], "H_a", (into, into))
         g_b = as_tensor(result[1], "G_b", (out, out))
         for value, name in ((h_a, "H_a"), (g_b, "G_b")):
+            require(value.norm() > 0, f"{name} is zero, and then nothing is proportional to it")
             require(close(value, value.T), f"{name} is a second moment, and so symmetric")
             low = float(torch.linalg.eigvalsh((value + value.T) / 2)[0] / value.norm())
             require(low > -1e-6, f"{name} is a second moment: it has no negative eigenvalues")
