@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 
 from richbook.course.checking import as_tensor, close, exercise, require
@@ -41,10 +42,13 @@ def _held(generator, x, y):
 
 @exercise("10.1", "relations(x, y)")
 def relations(answer, generator):
-    """Right at all points with whole coordinates around the cells, and at a random one."""
+    """Right at points with whole coordinates around the phases, on each line, and beside it."""
     points = [(x, y) for x in range(-1, 4) for y in range(-1, 4)]
-    shift, *elsewhere = _draw(generator, 3).tolist()
-    points += [tuple(elsewhere), (shift, shift + 1)]  # the second on forward RGA, off the cells
+    # Multiples of 1/16, for which x + 1 == y and x - y == -1 are the same on a computer.
+    place = (2 * int(torch.randint(-8, 8, (), generator=generator)) + 1) / 16
+    lines = [(place, place + 1), (place + 1, place)]
+    lines += [(0, place), (1, place), (place, 0), (place, 1)]
+    points += lines + [(x + 1 / 16, y - 1 / 16) for x, y in lines]
     for x, y in points:
         result = answer(x, y)
         require(
@@ -103,16 +107,16 @@ def fit(answer, generator):
     for out, width, rank, noise in shapes:
         weight, h_a, g_b = _layer(generator, out, width, rank, noise)
         result = answer(weight, h_a, g_b)
-        require(
-            isinstance(result, tuple | list) and len(result) == 2, "expected two numbers, x and y"
-        )
+        numbers = isinstance(result, tuple | list | torch.Tensor | np.ndarray)
+        require(numbers and len(result) == 2, "expected two numbers, x and y")
         wanted = (_slope(weight, h_a, rank), _slope(weight.T, g_b, rank))
         for name, value, right in zip("xy", result, wanted, strict=True):
             value = as_tensor(value, name, ())
             require(
                 close(value, torch.tensor(right), 1e-4),
                 f"for a weight of shape {(out, width)} and rank {rank} the fit gives "
-                f"{name} = {right:.4f}, yours is {float(value):.4f}. Diagonal entries belong to "
+                f"{name} = {right:.4f}, yours is {float(value):.4f}. x is a slope for H_a and y "
+                "one for G_b, of log diagonal entries on log eigenvalues of Z. Entries belong to "
                 "the directions of Z, in their order, and only to those that W uses",
             )
 
@@ -128,8 +132,8 @@ def symmetric_slope(answer, generator):
             value = as_tensor(answer(g, h), "the exponent", ())
             require(
                 (value - alpha).abs() <= tolerance * max(1, abs(alpha)),
-                f"{'noisy' if noise else 'exact'} points with α = {alpha:.2f} give "
-                f"{float(value):.3f}",
+                f"{'noisy' if noise else 'exact'} points of h = c·g^α with α = {alpha:.2f} give "
+                f"{float(value):.3f} (both logarithms carry noise of size {noise})",
             )
             back = as_tensor(answer(h, g), "the exponent", ())
             require(
