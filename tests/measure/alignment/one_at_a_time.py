@@ -57,6 +57,11 @@ def rows_one_at_a_time(model, inputs, targets, loss, names) -> dict[str, dict[st
     return {key: {s: torch.cat(v) for s, v in sides.items()} for key, sides in found.items()}
 
 
+def modules_in(names) -> list[str]:
+    """Those of modules that are called; test_products.py has the other products."""
+    return [name for name in names if "_proj" not in name]
+
+
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 

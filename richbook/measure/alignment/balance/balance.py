@@ -153,7 +153,7 @@ class Balance:
     def _trains(self, passes: GradientPasses, call: LayerCall) -> bool:
         """Whether steps move this layer's weight as assumed; an error if it was asked for."""
         first = call.name.partition("#")[0]
-        layer = next(module for module, name in passes.chosen.items() if name == first)
+        layer = next((m for m, name in passes.chosen.items() if name == first), None)
         called_again = f"{first}#2" in passes.weights
         problem = why_not_balanced(passes.model, layer, f"{first}#2" if called_again else first)
         if problem is not None and not passes.every:

@@ -40,7 +40,7 @@ def check_samples_apart(model: nn.Module) -> None:
             )
 
 
-def why_not_balanced(model: nn.Module, layer: nn.Module, name: str) -> str | None:
+def why_not_balanced(model: nn.Module, layer: object, name: str) -> str | None:
     """Why a step does not move a layer's weight by η times the mean of g_b h_aᵀ, if so.
 
     Example:
@@ -49,6 +49,8 @@ def why_not_balanced(model: nn.Module, layer: nn.Module, name: str) -> str | Non
         >>> why_not_balanced(torch.nn.Sequential(first), first, "0")
         'its weight is frozen'
     """
+    if not isinstance(layer, nn.Module):
+        return "no module multiplies by it, but F.linear"
     if "#" in name:
         return "it is called several times in one forward pass, and their gradients add up"
     if parametrize.is_parametrized(layer, "weight") or "weight" not in layer._parameters:

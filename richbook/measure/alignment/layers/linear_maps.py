@@ -59,8 +59,12 @@ class LinearMap(Protocol):
         """h_b, or the gradient there, (rows, out) of some units of the output."""
 
 
-def linear_map(layer: nn.Module) -> LinearMap:
-    """The matrix that an ``nn.Linear`` or a convolution multiplies by.
+def linear_map(layer: object) -> LinearMap:
+    """The matrix that an ``nn.Linear``, a convolution, or ``F.linear`` multiplies by.
+
+    Args:
+        layer: the module; a parameter (out, in); or what has one and knows which of its rows are
+            meant, ``parameter``, ``start`` and ``stop``.
 
     Example:
         >>> import torch
@@ -69,7 +73,11 @@ def linear_map(layer: nn.Module) -> LinearMap:
         >>> found.weight().shape, found.inputs(torch.zeros(2, 3, 6, 7)).shape
         (torch.Size([8, 75]), torch.Size([12, 75]))
     """
-    return _Convolution(layer) if isinstance(layer, CONVOLUTIONS) else _Dense(layer)
+    if isinstance(layer, nn.Module):
+        return _Convolution(layer) if isinstance(layer, CONVOLUTIONS) else _Dense(layer)
+    if isinstance(layer, Tensor):
+        return _Matrix(layer, slice(None))
+    return _Matrix(layer.parameter, slice(layer.start, layer.stop))
 
 
 class _Dense:
@@ -107,6 +115,19 @@ class _Dense:
 
     def outputs(self, units: Tensor) -> Tensor:
         return units
+
+
+class _Matrix(_Dense):
+    """Some rows of a parameter. A bias is added after h_b, and not known here."""
+
+    def __init__(self, parameter: Tensor, rows: slice) -> None:
+        self.parameter, self.rows = parameter, rows
+
+    def weight(self) -> Tensor:
+        return self.parameter.detach()[self.rows]
+
+    def bias(self) -> None:
+        return None
 
 
 class _Convolution:

@@ -38,8 +38,11 @@ def layer_moments(
     - ``nn.Conv1d``, ``nn.Conv2d``, ``nn.Conv3d``: every position of the output is a row; h_a is the
       patch under it, in the order of ``F.unfold`` and with the padding filled in; W is
       (out, in·kh·kw), block diagonal with groups.
-    - Left out, with a warning: ``nn.MultiheadAttention`` and recurrent layers, which multiply
-      inside, where hooks cannot see it; transposed convolutions, whose outputs add up several W h.
+    - A product by ``F.linear`` with a parameter, under the parameter's name: the projections of
+      ``nn.MultiheadAttention`` (queries, keys and values together if they project the same tokens,
+      else by rows: "in_proj_weight[0:64]"), or a head that uses the embedding's weight.
+    - Left out, with a warning: recurrent layers, which multiply inside, where nothing can see it;
+      transposed convolutions, whose outputs add up several W h.
     - A layer that is called several times has a row for each call: "name", "name#2". Tied weights
       are measured layer by layer.
     - Where h_a goes elsewhere too (a residual branch), g_a = Wᵀ g_b leaves out what comes back
@@ -58,8 +61,9 @@ def layer_moments(
             over its own. A mean with class weights is divided by those of the batch, as in
             training. Samples and tokens whose integer label is −100 (or the loss's
             ``ignore_index``) are left out of H and G.
-        layers: names of layers, or modules; None for every linear layer and convolution that the
-            forward pass calls, that a gradient reaches, and that takes at most 8 192 numbers.
+        layers: names of layers or parameters, or modules (an attention stands for its projections);
+            None for every linear layer, convolution and product that the forward pass calls, that a
+            gradient reaches, and that takes at most 8 192 numbers.
         train_mode: run the modes as they are: dropout drops, and batch norm takes the statistics of
             the batch, so that −∂ℓ/∂h of a sample includes its effect on the others.
         unit: also keep the covariances of h/|h| and g/|g|: about twice the time for linear layers,

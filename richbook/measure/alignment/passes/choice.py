@@ -8,13 +8,13 @@ from torch import nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
 from richbook.measure.alignment.layers.linear_maps import KINDS
+from richbook.measure.alignment.passes.products import Layer, matrices
 from richbook.measure.capture.models import Names
 from richbook.measure.errors import RichbookError
 
 EXPECTED = "an nn.Linear or a convolution (nn.Conv1d, nn.Conv2d, nn.Conv3d)"
 #: Modules that multiply by matrices, and why those are not measured.
 OTHERS = {
-    nn.MultiheadAttention: "uses its projections without calling them",
     nn.RNNBase: "multiplies inside, where hooks cannot see it",
     nn.RNNCellBase: "multiplies inside, where hooks cannot see it",
     nn.Bilinear: "multiplies two inputs with each other",
@@ -27,8 +27,11 @@ def is_every(layers: object) -> bool:
     return layers is None or (isinstance(layers, str) and layers == "all")
 
 
-def chosen_layers(names: Names, layers: object) -> dict[nn.Module, str]:
-    """The layers to measure, with their names: those asked for, or every one there is.
+def chosen_layers(names: Names, layers: object) -> dict[Layer, str]:
+    """The layers to measure, with their names: those asked for, or every one there may be.
+
+    Beside modules these are parameters that ``F.linear`` may multiply by. An attention stands for
+    its projections.
 
     Raises:
         RichbookError: no such layer, or one that does not multiply by a matrix; the message names
@@ -44,24 +47,39 @@ def chosen_layers(names: Names, layers: object) -> dict[nn.Module, str]:
         richbook.measure.errors.RichbookError: layers: '1' is of the class Tanh, expected ...
     """
     linear = {module: name for module, name in names.first.items() if isinstance(module, KINDS)}
+    free = matrices(names.first)
     if is_every(layers):
-        if not linear:
+        if not linear and not free:
             raise RichbookError(f"model: it has no layer to measure: expected {EXPECTED}")
-        return linear
+        return linear | free
     layers = [layers] if isinstance(layers, (str, nn.Module)) else layers
     if not isinstance(layers, Iterable):
         raise RichbookError(
             f"layers: expected None or a list of names of layers, got {type(layers).__name__}"
         )
-    chosen = {}
+    chosen: dict[Layer, str] = {}
     for wanted in layers:
-        name, module = names.find(wanted, "layers")
-        if not isinstance(module, KINDS):
-            raise RichbookError(_why_not(name, module, list(linear.values())))
-        chosen.setdefault(module, name)
+        for layer, name in _found(names, wanted, linear, free).items():
+            chosen.setdefault(layer, name)
     if not chosen:
         raise RichbookError("layers: expected at least one layer, got none")
     return chosen
+
+
+def _found(
+    names: Names, wanted: object, linear: dict[nn.Module, str], free: dict[nn.Parameter, str]
+) -> dict[Layer, str]:
+    """One of the layers asked for; of an attention all projections."""
+    if isinstance(wanted, str) and wanted in free.values():
+        return {parameter: name for parameter, name in free.items() if name == wanted}
+    name, module = names.find(wanted, "layers")
+    if isinstance(module, nn.MultiheadAttention):
+        own = set(map(id, module._parameters.values()))
+        inside: dict[Layer, str] = {p: known for p, known in free.items() if id(p) in own}
+        return inside | {module.out_proj: linear[module.out_proj]}
+    if not isinstance(module, KINDS):
+        raise RichbookError(_why_not(name, module, list(linear.values())))
+    return {module: name}
 
 
 def _why_not(name: str, module: nn.Module, linear: list[str]) -> str:

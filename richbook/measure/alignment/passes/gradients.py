@@ -100,7 +100,9 @@ class GradientPasses:
         self.loss, self.train_mode = SampleLoss(loss), train_mode
         self.names, self.device = Names(self.model), device_of(self.model)
         self.every, self.chosen = is_every(layers), chosen_layers(self.names, layers)
-        self.maps = {module: linear_map(module) for module in self.chosen}
+        self.maps = {layer: linear_map(layer) for layer in self.chosen}
+        every = self.model.modules()
+        self.attentions = [m for m in every if isinstance(m, nn.MultiheadAttention)]
         self.weights: dict[str, Tensor] = {}  # by call, in the order of the forward pass
         self.left_out: dict[str, str] = {}
         self.notes: list[str] = []
@@ -146,7 +148,7 @@ class GradientPasses:
             yield
 
     def _calls(self, call: Call, number: int) -> list[LayerCall]:
-        recorder = Recorder(self.maps, self.chosen, self.weights)
+        recorder = Recorder(self.maps, self.chosen, self.weights, self.attentions)
         with recorder.watching():
             returned = self.model(*call.args, **call.kwargs)
         samples = batch_size(returned, call.targets)
@@ -174,11 +176,11 @@ class GradientPasses:
     ) -> LayerCall:
         if gradient is None:
             gradient = torch.zeros(part.shape, device=part.inputs.device)
-        found, name = self.maps[part.module], part.name
-        where = samples_of_units(part.inputs, found, samples)
+        found, name = self.maps[part.layer], part.name
+        where = samples_of_units(part.inputs, found, samples, part.tokens_first)
         inputs, gradient = found.units(part.inputs), found.units(gradient)
         if ignored is not None:
-            kept = kept_units(ignored, part.inputs, found, where, name)
+            kept = kept_units(ignored, part.inputs, found, where, name, part.tokens_first)
             inputs, gradient = inputs[kept], gradient[kept]
             where = None if where is None else where[kept]
         return LayerCall(name, _single(inputs), _single(gradient), where, found)
@@ -189,7 +191,7 @@ class GradientPasses:
             return False
         if part.name in self.weights:
             return True
-        reason, width = part.problem, self.maps[part.module].weight().shape[1]
+        reason, width = part.problem, self.maps[part.layer].weight().shape[1]
         if reason is None and gradient is None:
             reason = (
                 "no gradient reaches it: the loss does not depend on its output, or it is "
@@ -198,7 +200,7 @@ class GradientPasses:
         if reason is None and self.every and width > WIDEST:
             reason = f"it takes {width} numbers, more than {WIDEST}; name it to have it measured"
         if reason is None:
-            self.weights[part.name] = self.maps[part.module].weight().clone()
+            self.weights[part.name] = self.maps[part.layer].weight().clone()
             return True
         if not self.every:
             raise RichbookError(f"layers: {part.name!r} cannot be measured: {reason}")
@@ -215,9 +217,12 @@ class GradientPasses:
         if self.every and not self.weights:
             why = "; ".join(self.notes) or "the forward pass calls none of its linear layers"
             raise RichbookError(f"model: no layer can be measured: {why}")
-        for name in self.chosen.values():
-            if not self.every and name not in self.weights:
-                why = self.names.why_uncalled(name, list(self.weights))
+        called = {name.partition("[")[0] for name in self.weights}  # some rows are enough
+        for layer, name in self.chosen.items():
+            if not self.every and name not in called:
+                why = "the forward pass does not multiply by it"
+                if isinstance(layer, nn.Module):
+                    why = self.names.why_uncalled(name, list(self.weights))
                 raise RichbookError(f"layers: {name!r} was never called: {why}")
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from richbook.measure.alignment.layers.linear_maps import LinearMap
+from richbook.measure.alignment.layers.linear_maps import LinearMap, linear_map
+from richbook.measure.alignment.passes.products import Layer, Product, watched_products
 from richbook.measure.capture.hooks import floating_inputs
 
 #: Units on which a layer is checked to be linear, and how far it may be off, relatively.
@@ -21,15 +22,17 @@ CHECKED_UNITS, TOLERANCE, HALF_TOLERANCE = 4, 0.01, 0.05
 class Part:
     """One call of a layer: a copy of its input, and where in the graph its output is.
 
-    ``problem`` says in words why the call cannot be measured, if it cannot.
+    ``problem`` says in words why the call cannot be measured, if it cannot; ``tokens_first`` that
+    the second axis of the input counts samples if it can.
     """
 
     name: str
-    module: nn.Module
+    layer: Layer
     inputs: Tensor
     shape: torch.Size
     edge: GradientEdge | None
     problem: str | None
+    tokens_first: bool = False
 
 
 class Recorder:
@@ -53,46 +56,67 @@ class Recorder:
 
     def __init__(
         self,
-        maps: dict[nn.Module, LinearMap],
-        names: dict[nn.Module, str],
+        maps: dict[Layer, LinearMap],
+        names: dict[Layer, str],
         known: Collection[str] = (),
+        attentions: Collection[nn.MultiheadAttention] = (),
     ) -> None:
         self.maps, self.names, self.known = maps, names, known
+        self.attentions = attentions
         self.calls: list[Part] = []
         self.counts: dict[str, int] = {}
+        self.latest: Tensor | None = None  # what the latest product gave
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """The hooks are there inside the block only: a backward pass may run layers again."""
         handles = []
         try:
-            for module in self.maps:
-                handles.append(module.register_forward_hook(self._hook, with_kwargs=True))
-            yield
+            for layer in list(self.maps):
+                if isinstance(layer, nn.Module):
+                    handles.append(layer.register_forward_hook(self._hook, with_kwargs=True))
+            with watched_products(self.names, self.attentions, self._multiplied):
+                yield
         finally:
             for handle in handles:
                 handle.remove()
+            self.latest = None
 
     def _hook(self, module: nn.Module, args: tuple, kwargs: dict, output: object) -> Tensor | None:
         inputs = next(iter(floating_inputs(args, kwargs)), None)
-        if inputs is None or not isinstance(output, Tensor):
+        if inputs is None or not isinstance(output, Tensor) or output is self.latest:
             return None
-        name = self.names[module]
+        returned = self._note(module, self.names[module], inputs, output)
+        return None if returned is output else returned
+
+    def _multiplied(self, product: Product) -> Tensor:
+        layer = product.layer
+        if layer not in self.maps:
+            self.maps[layer] = linear_map(layer)
+        self.latest = self._note(
+            layer, product.name, product.inputs, product.output, product.attention
+        )
+        return self.latest
+
+    def _note(
+        self, layer: Layer, name: str, inputs: Tensor, output: Tensor, tokens_first: bool = False
+    ) -> Tensor:
         self.counts[name] = self.counts.get(name, 0) + 1
         if self.counts[name] > 1:
             name = f"{name}#{self.counts[name]}"
         if not inputs.numel():
-            return None
-        inputs = self.maps[module].copied(inputs.detach())  # what comes next may write into it
+            return output
+        found = self.maps[layer]
+        inputs = found.copied(inputs.detach())  # what comes next may write into it
         given, edge = output, None
         if torch.is_grad_enabled():
             output = _with_own_edge(output)
             edge = get_gradient_edge(output)
         problem = None
         if name not in self.known:
-            problem = _problem(self.maps[module], module, inputs, given.detach())
-        self.calls.append(Part(name, module, inputs, given.shape, edge, problem))
-        return None if output is given else output
+            problem = _problem(found, layer, inputs, given.detach())
+        self.calls.append(Part(name, layer, inputs, given.shape, edge, problem, tokens_first))
+        return output
 
 
 def _with_own_edge(output: Tensor) -> Tensor:
@@ -107,20 +131,22 @@ def _with_own_edge(output: Tensor) -> Tensor:
     return output.clone() if output._is_view() or output.is_leaf else output
 
 
-def _problem(layer: LinearMap, module: nn.Module, inputs: Tensor, output: Tensor) -> str | None:
+def _problem(found: LinearMap, layer: Layer, inputs: Tensor, output: Tensor) -> str | None:
     """Why a call is not W h + b, in words; None if it is, on a few units."""
-    if not layer.takes(inputs):
+    if not found.takes(inputs):
         return f"it takes the shape {tuple(inputs.shape)}"
+    if not isinstance(layer, nn.Module):
+        return None  # a product is nothing else
     with torch.no_grad(), torch.autocast(inputs.device.type, enabled=False):
-        units = layer.units(inputs)[:CHECKED_UNITS].float()
-        weight, bias = layer.weight().float(), layer.bias()
-        expected = layer.inputs(units) @ weight.T + (0 if bias is None else bias.float())
-        found = layer.outputs(layer.units(output)[:CHECKED_UNITS]).float()
-        if found.shape != expected.shape:
+        units = found.units(inputs)[:CHECKED_UNITS].float()
+        weight, bias = found.weight().float(), found.bias()
+        expected = found.inputs(units) @ weight.T + (0 if bias is None else bias.float())
+        given = found.outputs(found.units(output)[:CHECKED_UNITS]).float()
+        if given.shape != expected.shape:
             return f"it gives the shape {tuple(output.shape)}"
         half = torch.finfo(output.dtype).bits <= 16
         size = torch.nan_to_num(expected, 0, 0, 0).abs().max()
-        error = torch.nan_to_num(found - expected, 0, 0, 0).abs().max()  # of nan others will tell
+        error = torch.nan_to_num(given - expected, 0, 0, 0).abs().max()  # of nan others will tell
         if bool(error > (HALF_TOLERANCE if half else TOLERANCE) * size):
-            return f"this {type(module).__name__} does not give W h + b, with W its weight"
+            return f"this {type(layer).__name__} does not give W h + b, with W its weight"
     return None

@@ -25,11 +25,13 @@ def ignored_labels(targets: Tensor | None, label: int) -> Tensor | None:
     return found if bool(found.any()) else None
 
 
-def samples_of_units(values: Tensor, layer: LinearMap, samples: int) -> Tensor | None:
+def samples_of_units(
+    values: Tensor, layer: LinearMap, samples: int, tokens_first: bool = False
+) -> Tensor | None:
     """The sample of each unit of what a layer took, (units,); None where the shape does not tell.
 
-    The first axis that is as long as the batch counts samples; if none is, units come in runs of
-    equal length, one a sample.
+    The first axis that is as long as the batch counts samples (with ``tokens_first`` the second, if
+    it is as long); if none is, units come in runs of equal length, one a sample.
 
     Example:
         >>> import torch
@@ -42,7 +44,8 @@ def samples_of_units(values: Tensor, layer: LinearMap, samples: int) -> Tensor |
     """
     shape = layer.unit_shape(values)
     if samples in shape:
-        axis = shape.index(samples)
+        second = tokens_first and len(shape) > 1 and shape[1] == samples
+        axis = 1 if second else shape.index(samples)
         index = torch.arange(samples, device=values.device)
         index = index.reshape([-1 if k == axis else 1 for k in range(len(shape))])
         return index.expand(shape).reshape(-1)
@@ -53,7 +56,12 @@ def samples_of_units(values: Tensor, layer: LinearMap, samples: int) -> Tensor |
 
 
 def kept_units(
-    ignored: Tensor, values: Tensor, layer: LinearMap, samples: Tensor | None, name: str
+    ignored: Tensor,
+    values: Tensor,
+    layer: LinearMap,
+    samples: Tensor | None,
+    name: str,
+    tokens_first: bool = False,
 ) -> Tensor:
     """Which units take part, (units,): tokens whose own label is not ignored, where each has one.
 
@@ -63,9 +71,10 @@ def kept_units(
         RichbookError: neither can be told from the shapes.
     """
     shape = layer.unit_shape(values)
-    if ignored.ndim > 1 and ignored.shape == shape:
+    turned = ignored.ndim == 2 and ignored.T.shape == shape
+    if ignored.ndim > 1 and ignored.shape == shape and not (turned and tokens_first):
         return ~ignored.reshape(-1)
-    if ignored.ndim == 2 and ignored.T.shape == shape:
+    if turned:
         return ~ignored.T.reshape(-1)
     if samples is None:
         raise RichbookError(

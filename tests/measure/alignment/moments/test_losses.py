@@ -10,10 +10,14 @@ from torch.nn import functional
 
 from richbook.measure import RichbookError
 from richbook.measure.alignment import layer_moments
-from tests.measure.alignment.one_at_a_time import distance, rows_one_at_a_time, second_moments
+from tests.measure.alignment.one_at_a_time import (
+    distance,
+    modules_in,
+    rows_one_at_a_time,
+    second_moments,
+)
 from tests.measure.capture.networks import Hooked, Transformer, drawn, mlp, seeded
 
-pytestmark = pytest.mark.filterwarnings("ignore:layers. .* a MultiheadAttention")
 MATRICES = ("H_a", "H_b", "G_a", "G_b")
 WEIGHT = torch.tensor([0.2, 1.0, 3.0, 0.5])
 
@@ -119,7 +123,7 @@ def test_ignored_tokens_are_left_out():
         return token_loss(outputs, targets, reduction="sum") / 4
 
     kept = torch.arange(12) != 3
-    rows = rows_one_at_a_time(model, tokens[kept], targets[kept], single, list(found))
+    rows = rows_one_at_a_time(model, tokens[kept], targets[kept], single, modules_in(found))
     labelled = (targets[kept] != -100).flatten()
     for name, sides in rows.items():
         moments = second_moments({side: values[labelled] for side, values in sides.items()})
