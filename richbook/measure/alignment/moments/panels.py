@@ -24,6 +24,7 @@ def add_product(values: Tensor, panels: list[Tensor]) -> None:
     """Add valuesᵀ values, of values (groups, k, d), to the panels.
 
     Example:
+        >>> import torch
         >>> panels = empty_panels(1, 2, like=torch.zeros(()))
         >>> add_product(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]), panels)
         >>> whole(panels, group=0).tolist()
