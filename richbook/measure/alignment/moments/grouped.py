@@ -21,7 +21,7 @@ from richbook.measure.alignment.moments.panels import (
     whole,
 )
 from richbook.measure.alignment.moments.second_moments import SecondMoment
-from richbook.measure.inputs import LARGEST_MAGNITUDE, check_finite, to_float64, working_dtype
+from richbook.measure.inputs import check_finite, to_float64, working_dtype
 from richbook.measure.moments import BLOCK_ROWS
 from richbook.measure.products import FLOAT32_RANGE, NARROW
 
@@ -126,12 +126,14 @@ class GroupedMoments:
 
 
 def _block_dtype(block: Tensor, name: str, first_row: int) -> torch.dtype:
-    """What to multiply a block in; it is looked through once, for this and for its errors."""
+    """What to multiply a block in; its errors are found on the way."""
+    dtype, (smallest, greatest) = working_dtype(block), FLOAT32_RANGE
+    norm = float(torch.linalg.vector_norm(block))  # far faster than the largest magnitude
+    if smallest * block.numel() ** 0.5 < norm < greatest:
+        return dtype
+    check_finite(block, name, first_row)
     low, high = torch.aminmax(block)
     largest = max(abs(float(low)), abs(float(high)))
-    if not largest <= LARGEST_MAGNITUDE:
-        check_finite(block, name, first_row)
-    dtype, (smallest, greatest) = working_dtype(block), FLOAT32_RANGE
     squares_fit = largest == 0 or smallest < largest < greatest
     return dtype if squares_fit else torch.float64
 
@@ -156,30 +158,33 @@ class _Sums:
         """Add rows (n, d); or return False, and add nothing, where the offset is no longer near."""
         if self.shifted:
             rows = rows - self.offset.to(rows)
-        if not (always or self._is_near(rows)):
-            return False
         if sorting is None:
-            self._add(slice(None), rows[None], torch.tensor([len(rows)]))
+            parts = [(slice(None), rows[None], torch.tensor([len(rows)]))]
         elif sorting.places.numel() <= 2 * len(rows):
-            self._add(slice(None), sorting.apply(rows), sorting.counts)
+            parts = [(slice(None), sorting.apply(rows), sorting.counts)]
         else:  # a few groups have most of the rows
-            for group, chosen in enumerate(sorting.chosen()):
-                if len(chosen):
-                    group = slice(group, group + 1)
-                    self._add(group, rows[chosen][None], sorting.counts[group])
+            parts = [
+                (slice(group, group + 1), rows[chosen][None], sorting.counts[group])
+                for group, chosen in enumerate(sorting.chosen())
+                if len(chosen)
+            ]
+        totals = [_total(values) for _, values, _ in parts]
+        if not (always or self._is_near(rows, torch.cat(totals).sum(0))):
+            return False
+        for (groups, values, counts), total in zip(parts, totals, strict=True):
+            self.counts[groups] += counts.to(self.counts)
+            self.totals[groups] += total
+            self._multiply(groups, values)
         return True
 
-    def _is_near(self, rows: Tensor) -> bool:
+    def _is_near(self, rows: Tensor, total: Tensor) -> bool:
         """Whether what is left of the mean is small, which a stream that drifts will leave."""
-        mean = (rows.new_ones(1, len(rows)) @ rows).square().sum() / len(rows) ** 2
-        square = torch.linalg.vector_norm(rows).square() / len(rows)
-        return bool(mean <= SMALL_OFFSET * (square - mean)) or not bool(square)
+        mean = float((total / len(rows)).square().sum())
+        square = float(torch.linalg.vector_norm(rows)) ** 2 / len(rows)
+        return mean <= SMALL_OFFSET * (square - mean) or square == 0
 
-    def _add(self, groups: slice, values: Tensor, counts: Tensor) -> None:
-        """Add (groups, k, d), with zeros for rows that are none."""
-        self.counts[groups] += counts.to(self.counts)
-        ones = values.new_ones(1, 1, 1).expand(len(values), 1, values.shape[1])
-        self.totals[groups] += to_float64(ones @ values)[:, 0]
+    def _multiply(self, groups: slice, values: Tensor) -> None:
+        """Add the products of (groups, k, d), with zeros for rows that are none."""
         if values.dtype == torch.float64:
             add_product(values, [panel[groups] for panel in self.panels])
         elif self.width < NARROW:
@@ -211,13 +216,21 @@ class _Sums:
         return found
 
 
+def _total(values: Tensor) -> Tensor:
+    """Of each group of (groups, k, d); as a product, which is faster than a sum over rows."""
+    ones = values.new_ones(1, 1, 1).expand(len(values), 1, values.shape[1])
+    return to_float64(ones @ values)[:, 0]
+
+
 def _large_mean(rows: Tensor) -> Tensor:
     """The mean (d,), or zeros where there is nothing to lose.
 
     It is counted from the first row, so that of a constant column nothing is left.
     """
-    first = rows[0]
-    variance, mean = torch.var_mean(rows - first, 0, correction=0)
+    ones, first = rows.new_ones(1, len(rows)), rows[0]
+    shifted = rows - first
+    mean = (ones @ shifted)[0] / len(rows)
+    variance = (ones @ shifted.square_())[0] / len(rows) - mean.square()
     mean = first + mean
-    large = bool((mean.square() > SMALL_OFFSET * variance).any())
+    large = bool((mean.square() > SMALL_OFFSET * variance.clamp_min(0)).any())
     return mean if large else torch.zeros_like(mean)  # a copy of the rows is saved
