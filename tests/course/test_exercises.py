@@ -145,6 +145,24 @@ def powers_with_null_space(weight, h_a, g_b, swapped=False):
     return tuple(float(np.polyfit(logs, m.diagonal().log().numpy(), 1)[0]) for m in found)
 
 
+def powers_without_null_space(weight, h_a, g_b):
+    """Right, from the eigenvectors of WᵀW and W Wᵀ."""
+    found = []
+    for matrix, gram in ((h_a, weight.T @ weight), (g_b, weight @ weight.T)):
+        sizes, vectors = np.linalg.eigh(gram.numpy())
+        used = sizes > 1e-5 * sizes[-1]
+        entries = np.diag(vectors.T @ matrix.numpy() @ vectors)[used]
+        found.append(float(np.polyfit(np.log(sizes[used]), np.log(entries), 1)[0]))
+    return tuple(found)
+
+
+def total_least_squares(g, h, centred=True):
+    rows = torch.stack([g.log(), h.log()], 1)
+    rows = rows - rows.mean(0) if centred else rows
+    axis = torch.linalg.svd(rows, full_matrices=False)[2][0]
+    return axis[1] / axis[0]
+
+
 def regression(g, h):
     rows = torch.stack([g.log(), h.log()])
     covariance = torch.cov(rows)
@@ -161,6 +179,22 @@ def relations_without_the_step(x, y):
     held = {"RGA": x == y, "RWA": x == 1, "GWA": y == 1}
     names = {name for name, holds in held.items() if holds}
     return names, names
+
+
+def relations_held(x, y, tolerance=1e-9):
+    """Right, for powers that differ by more than the tolerance where they differ."""
+    sides = ({"H": x + 1, "G": y, "Z": 1}, {"H": x, "G": y + 1, "Z": 1})
+    pairs = {"RGA": "HG", "RWA": "HZ", "GWA": "GZ"}
+    return tuple(
+        {name for name, (a, b) in pairs.items() if abs(side[a] - side[b]) <= tolerance}
+        for side in sides
+    )
+
+
+def relations_by_differences(x, y):
+    forward = {"RGA": x - y == -1, "RWA": x == 0, "GWA": y - 1 == 0}
+    backward = {"RGA": x - 1 == y, "RWA": x == 1, "GWA": y == 0}
+    return tuple({name for name, holds in side.items() if holds} for side in (forward, backward))
 
 
 def null_without_norms(first, second):
@@ -257,6 +291,27 @@ def few_directions(alignment, richness):
     return features, torch.eye(9, 3, dtype=torch.float64)
 
 
+def one_strong(directions, samples=200):
+    """Functions q and √s for one strong direction and weak ones, from which (C1) is made."""
+    root = torch.full((directions,), 0.1, dtype=torch.float64)
+    root[0] = 1.0
+    draw = torch.Generator().manual_seed(0)
+    values = torch.randn(samples, directions, generator=draw, dtype=torch.float64)
+    return torch.linalg.qr(values)[0] * samples**0.5 * root, torch.diag(root)
+
+
+def nine_directions(alignment, richness):
+    """Enough up to a D_LR of 1 − 1/3, and no further."""
+    return one_strong(9)
+
+
+def whitened(jacobian):
+    """The invariant AGOP by way of a Cholesky factor, and seven times too large."""
+    inner = torch.einsum("ncp,ndp->cd", jacobian, jacobian) / len(jacobian)
+    root = torch.linalg.inv(torch.linalg.cholesky(inner))
+    return 7 * plain_agop(torch.einsum("dc,ncp->ndp", root, jacobian))
+
+
 def shares_of_answers(network, images, digits, codes, apart=True):
     """With images left in on which code and digit agree, unless ``apart``."""
     kept = digits != codes if apart else torch.ones(len(digits), dtype=torch.bool)
@@ -280,11 +335,26 @@ def reads_the_class(train_classes, test_classes, test_codes, classes):
     return train * scale, train, test * scale, test
 
 
+def codes_of_equal_size(train_classes, test_classes, test_codes, classes):
+    """Right: every class is divided by the root of its share."""
+    scale = (train_classes.bincount(minlength=classes) / len(train_classes)).rsqrt().double()
+    eye = torch.eye(classes, dtype=torch.float64)
+    train, test = eye[train_classes], eye[test_codes]
+    return train * scale, train, test * scale, test
+
+
 def used_and_mean(kernel, projection):
     """The share of the trace in place of the share of the norm."""
     inside = projection @ kernel @ projection
     rank = projection.trace()
     return inside.trace() / kernel.trace(), inside.trace() / (inside.norm() * rank.sqrt())
+
+
+def used_and_even(kernel, projection, rank=None):
+    """Right, unless another rank is given, or a kernel that is cut off on one side only."""
+    inside = projection @ kernel @ projection
+    length = (projection.trace() if rank is None else rank) ** 0.5
+    return inside.norm() / kernel.norm(), inside.trace() / (inside.norm() * length)
 
 
 def at_loss_in(losses, values, level, logarithm=True, last=False):
@@ -366,11 +436,20 @@ MORE_WRONG = [
     ("5.3", lambda x, new, y: curve_in(kernel_directions(new), centred(new), y)),
     ("5.3", lambda x, new, y: curve_in(kernel_directions(x), centred(new), y)),
     ("7.1", lambda clean, share, classes: clean * (1 - share)),
+    ("7.1", lambda clean, share, classes: clean * (1 - share) + (1 - clean) * share / classes),
+    ("7.1", lambda clean, share, classes: clean * (1 - share) + share / (classes - 1)),
     ("7.2", lambda *given: shares_of_answers(*given).flip(0)),
+    ("7.2", lambda f, images, digits, codes: shares_of_answers(f, images, codes, digits)),
+    ("7.2", lambda f, x, y, c: shares_of_answers(f, x, y, c) * (y != c).double().mean()),
     ("7.3", reads_the_class),
     ("8.1", lambda kernel, projection: used_and_mean(kernel, projection)[::-1]),
+    ("8.1", lambda kernel, projection: used_and_even(kernel, projection, len(kernel))),
+    ("8.1", lambda kernel, projection: used_and_even(kernel @ projection, projection)),
     ("8.2", lambda rank, used, extra: 1 - used / (used + extra)),
+    ("8.2", lambda rank, used, extra: 1 - used / ((rank + extra) * rank) ** 0.5),
     ("8.3", partial(at_loss_in, last=True)),
+    ("8.3", lambda losses, values, level: (values[losses <= level].tolist() or [np.nan])[0]),
+    ("8.3", lambda *given: np.nan_to_num(at_loss_in(*given))),
     ("9.1", lambda a, b: (elementwise_norm(a, b), null_without_norms(a, b)[1])),
     ("9.1", lambda a, b: (null_without_norms(a, b)[0], 0.0)),
     ("9.1", lambda a, b: tuple(max(float(v), 0.0) for v in null_right(a, b))),  # cut off at 0
@@ -386,26 +465,53 @@ MORE_WRONG = [
     ("9.4", lambda h, weight, side: penalty_right(h, weight.detach(), side)),
     ("9.4", lambda h, weight, side: float(penalty_right(h, weight, side))),
     ("9.5", lambda weight: (torch.eye(weight.shape[1]), torch.eye(weight.shape[0]))),
+    ("9.5", lambda weight: (torch.zeros(weight.shape[1], weight.shape[1]), weight @ weight.T)),
     ("10.1", lambda x, y: ({"RGA"} if x + 1 == y else set(), {"RGA"} if x == y + 1 else set())),
     ("10.1", lambda x, y: relations_without_the_step(x + 1, y)),
+    ("10.1", lambda x, y: relations_held(round(x), round(y))),
+    ("10.1", lambda x, y: relations_held(x, y, tolerance=0.1)),
+    ("10.1", lambda x, y: relations_held(x, y)[::-1]),
     ("10.2", powers_with_null_space),
     ("10.2", lambda w, h, g: tuple(2 * v for v in spectra_in_order(w, h, g))),
+    ("10.2", lambda w, h, g: tuple(2 * v for v in powers_without_null_space(w, h, g))),
+    ("10.2", lambda w, h, g: powers_without_null_space(w, h, g)[::-1]),
+    ("10.2", lambda w, h, g: tuple(v + 1 for v in powers_without_null_space(w, h, g))),
     ("10.3", reduced_major_axis),
     ("10.3", lambda g, h: 1 / regression(h, g)),
+    ("10.3", lambda g, h: total_least_squares(g, h, centred=False)),
+    ("10.3", lambda g, h: total_least_squares(g, h).abs()),
     ("10.3", lambda g, h: (regression(g, h) + 1 / regression(h, g)) / 2),
     ("11.1", lambda weight: flat_distance(torch.linalg.svdvals(weight) ** 2)),  # counts zeros
     ("11.1", lambda weight: flat_distance(torch.linalg.eigvalsh(weight.T @ weight))),
     ("11.2", sample_by_sample),
     ("11.2", whitened_on_the_wrong_side),
     ("11.2", lambda jacobian: torch.eye(jacobian.shape[2])),
+    ("11.2", lambda jacobian: 1e-9 * plain_agop(jacobian)),  # changes, by a tiny amount
+    ("11.2", lambda jacobian: plain_agop(jacobian) / plain_agop(jacobian).trace()),
     ("11.3", few_directions),
+    ("11.3", nine_directions),
+    ("11.3", lambda alignment, richness: (torch.ones(50, 1), torch.ones(1, 1))),
 ]
 RIGHT = [  # the same answers in other styles
+    ("10.1", lambda x, y: [list(names) for names in relations_held(x, y, tolerance=0)]),
+    ("10.1", lambda x, y: relations_by_differences(x, y)),
+    ("10.2", lambda w, h, g: np.array(powers_without_null_space(w, h, g))),
+    ("10.2", lambda *given: powers_without_null_space(*(v.float() for v in given))),
+    ("10.3", lambda g, h: total_least_squares(g.float(), h.float())),
     ("2.1", lambda features: numpy_eigenpairs(features.numpy())),
     ("4.2", lambda dim, rank: 1 - torch.sqrt(torch.tensor(rank / dim))),
     ("5.2", lambda features, shares: -7 * output_of(features, shares.sqrt())[:, None]),
     ("1.2", lambda a, b: float(norms([y - x for x, y in zip(a, b, strict=True)]) / norms(a))),
+    ("7.1", lambda a, q, classes: np.float32(a * (1 - q) + (1 - a) * q / (classes - 1))),
+    ("7.2", lambda *given: shares_of_answers(*given).tolist()),
+    ("7.3", lambda *given: [values.numpy() + 1 for values in codes_of_equal_size(*given)]),
+    ("8.1", lambda kernel, projection: [float(x) for x in used_and_even(kernel, projection)]),
+    ("8.2", lambda rank, used, extra: 1 - used / torch.tensor((used + extra) * rank).sqrt()),
+    ("8.3", lambda *given: np.float32(at_loss_in(*given))),
     ("9.2", lambda network, batches: faulty_moments(copy.deepcopy(network), batches, pile=True)),
+    ("11.2", whitened),
+    ("11.2", lambda jacobian: whitened(jacobian.float())),
+    ("11.3", lambda alignment, richness: [x.float().numpy() for x in one_strong(40)]),
 ]
 
 

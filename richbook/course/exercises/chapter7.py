@@ -8,34 +8,30 @@ from richbook.measure import d_lr
 
 @exercise("7.1", "by_heart(clean, share, classes)")
 def by_heart(answer, generator):
-    """Equal to a simulation in which every neighbour and every label is drawn."""
-    for classes in (3, 10):
-        # Ranges in which (eq-memory) and a (1 - q) alone are wrong by more than the tolerance.
-        low, high = torch.tensor([[0.5, 0.3], [0.9, 1.0]], dtype=torch.float64)
+    """Equal to the sum over every digit that the neighbour may show and every label it may have."""
+    for classes in (3, 4, 10):
         drawn = torch.rand(2, generator=generator, dtype=torch.float64)
-        clean, share = (low + (high - low) * drawn).tolist()
+        clean, share = (0.3 + 0.5 * drawn).tolist()
         value = as_tensor(answer(clean, share, classes), "the accuracy", ())
-        expected = torch.tensor(_drawn(clean, share, classes, generator), dtype=torch.float64)
+        expected = _summed(clean, share, classes, generator)
         require(
-            close(value, expected, 0.01),
-            f"with accuracy {clean:.2f} on clean labels, a share of {share:.2f} and {classes} "
-            f"classes, drawing 200 000 neighbours gives {float(expected):.3f}, you say "
-            f"{float(value):.3f}. Which ways lead to the right answer?",
+            close(value, expected, 1e-5),
+            f"with accuracy {clean:.3f} on clean labels, {share:.3f} of the labels replaced and "
+            f"{classes} classes, the sum over all digits and labels of the neighbour is "
+            f"{float(expected):.4f}, you say {float(value):.4f}. Which ways lead to the right "
+            "answer, and how many wrong classes are there?",
         )
 
 
-def _drawn(clean: float, share: float, classes: int, generator: torch.Generator) -> float:
-    """The share of right answers among 200 000 nearest neighbours; the wanted class is 0."""
-    count = 200_000
-
-    def others(shift):
-        return (shift + torch.randint(1, classes, (count,), generator=generator)) % classes
-
-    alike = torch.rand(count, generator=generator) < clean
-    shown = torch.where(alike, 0, others(torch.zeros(count, dtype=torch.int64)))
-    changed = torch.rand(count, generator=generator) < share
-    labels = torch.where(changed, others(shown), shown)
-    return float((labels == 0).double().mean())
+def _summed(clean: float, share: float, classes: int, generator: torch.Generator) -> torch.Tensor:
+    """Probability that the neighbour's label is the wanted class, which is 0."""
+    shown = torch.rand(classes, generator=generator, dtype=torch.float64)
+    shown[0] = 0.0
+    shown *= (1 - clean) / shown.sum()  # other digits, in any proportion
+    shown[0] = clean
+    label = torch.full((classes, classes), share / (classes - 1), dtype=torch.float64)
+    label.fill_diagonal_(1 - share)  # row: the digit that is shown
+    return (shown @ label)[0]
 
 
 @exercise("7.2", "follows(network, images, digits, codes)")
@@ -59,8 +55,8 @@ def follows(answer, generator):
     require(
         close(value, expected, 1e-5),
         f"expected {[round(x, 3) for x in expected.tolist()]}, got "
-        f"{[round(x, 3) for x in value.tolist()]}. Are images left out on which code and digit are "
-        "the same?",
+        f"{[round(x, 3) for x in value.tolist()]}, for code, digit, neither. Are images left out "
+        "on which code and digit are the same?",
     )
 
 

@@ -57,7 +57,7 @@ def few_and_many(answer, generator):
         expected = 1 - kernel @ projection / (kernel.norm() * projection.norm())
         value = as_tensor(answer(rank, used, extra), "D_LR", ())
         require(
-            close(value, expected, 1e-9),
+            close(value, expected, 1e-6),
             f"{used} of {rank} directions used and {extra} others give {float(expected):.4f}, you "
             f"say {float(value):.4f}",
         )
@@ -66,11 +66,14 @@ def few_and_many(answer, generator):
 @exercise("8.3", "at_loss(losses, values, level)")
 def at_loss(answer, generator):
     """Equal to interpolation in the logarithm, at the first crossing; nan without one."""
-    losses = torch.rand(8, generator=generator, dtype=torch.float64).sort(descending=True).values
-    losses = 0.2 + losses  # from above, falling
-    values = torch.rand(8, generator=generator, dtype=torch.float64)
-    level = float((losses[3] * losses[4]) ** 0.5 * 1.01)
-    level = min(max(level, float(losses[4])), float(losses[3]))
+
+    def draw(low, high, count):
+        return low + (high - low) * torch.rand(count, generator=generator, dtype=torch.float64)
+
+    losses = draw(0.5, 0.8, 8).cumprod(0)  # each well below the one before
+    values = draw(0.1, 0.4, 8) + torch.arange(8) % 2  # and no two neighbours alike
+    share = float(draw(0.3, 0.7, 1))
+    level = float(losses[3] ** (1 - share) * losses[4] ** share)
     again = torch.cat([losses, losses.flip(0), losses])  # rises and falls a second time
     more = torch.cat([values, values + 5, values - 5])
     logs = losses.log().numpy()
@@ -82,8 +85,9 @@ def at_loss(answer, generator):
             f"at the loss {level:.3f} the value is {expected:.4f}, you say {float(value):.4f}. Is "
             "it the first crossing, and the logarithm?",
         )
-    never = answer(losses, values, 0.1)
-    require(
-        isinstance(never, float | torch.Tensor) and math.isnan(float(never)),
-        "a level that is never reached should give nan",
-    )
+    never = answer(losses, values, float(losses[-1]) / 2)
+    try:
+        undefined = math.isnan(float(never))
+    except (TypeError, ValueError, RuntimeError):
+        undefined = False
+    require(undefined, "a level that is never reached should give nan")
