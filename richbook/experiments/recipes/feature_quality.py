@@ -91,7 +91,8 @@ def finding(result: xr.Dataset) -> Finding:
         f"{float(gains['weak'].mean()):+.3f}. Strength and quality are correlated at every step, "
         f"by rank at {float(along.isel(step=0).mean()):.2f} before training, "
         f"{float(along.mean('seed').max()):.2f} at most and "
-        f"{float(along.isel(step=-1).mean()):.2f} at the end: what the strong gain, the next lose.",
+        f"{float(along.isel(step=-1).mean()):.2f} at the end: what the strong gain, the next lose. "
+        "(Functions are sorted anew at each step.)",
     )
 
 
