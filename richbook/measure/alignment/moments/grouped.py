@@ -23,7 +23,7 @@ from richbook.measure.alignment.moments.panels import (
 from richbook.measure.alignment.moments.second_moments import SecondMoment
 from richbook.measure.inputs import check_finite, to_float64, working_dtype
 from richbook.measure.moments import BLOCK_ROWS
-from richbook.measure.products import FLOAT32_RANGE, NARROW
+from richbook.measure.products import FLOAT32_RANGE, NARROW, row_sums
 
 #: Rows of a group that are multiplied at a time, if there are several groups.
 GROUP_ROWS = 512
@@ -168,7 +168,7 @@ class _Sums:
                 for group, chosen in enumerate(sorting.chosen())
                 if len(chosen)
             ]
-        totals = [_total(values) for _, values, _ in parts]
+        totals = [row_sums(values) for _, values, _ in parts]
         if not (always or self._is_near(rows, torch.cat(totals).sum(0))):
             return False
         for (groups, values, counts), total in zip(parts, totals, strict=True):
@@ -214,12 +214,6 @@ class _Sums:
             second = whole(self.panels, group)
             found.append((int(count), offset + mean, second.addr_(total, mean, alpha=-1)))
         return found
-
-
-def _total(values: Tensor) -> Tensor:
-    """Of each group of (groups, k, d); as a product, which is faster than a sum over rows."""
-    ones = values.new_ones(1, 1, 1).expand(len(values), 1, values.shape[1])
-    return to_float64(ones @ values)[:, 0]
 
 
 def _large_mean(rows: Tensor) -> Tensor:
