@@ -7,8 +7,6 @@ from torch import Tensor
 
 from richbook.measure.inputs import to_float64, working_dtype
 
-#: Columns a panel of a symmetric product; only panels on or above the diagonal are computed.
-PANEL_COLUMNS = 256
 #: Products with fewer columns on one side are summed in pieces of so many rows.
 NARROW, PIECE_ROWS = 64, 128
 #: So many rows tell about where a mean is.
@@ -63,11 +61,14 @@ def centre(values: Tensor) -> tuple[Tensor, Tensor]:
 
 def safe_dtype(values: Tensor) -> torch.dtype:
     """The working dtype, or float64 where squares would leave float32's range."""
-    dtype = working_dtype(values)
+    dtype, (smallest, greatest) = working_dtype(values), FLOAT32_RANGE
     if dtype == torch.float32 and values.numel():
+        norm = float(torch.linalg.vector_norm(values.detach()))
+        if smallest * values.numel() ** 0.5 < norm < greatest:
+            return dtype  # so is the largest number
         low, high = torch.aminmax(values.detach())
         largest = max(abs(float(low)), abs(float(high)))
-        if largest and not FLOAT32_RANGE[0] < largest < FLOAT32_RANGE[1]:
+        if largest and not smallest < largest < greatest:
             return torch.float64
     return dtype
 
@@ -75,25 +76,28 @@ def safe_dtype(values: Tensor) -> torch.dtype:
 def symmetric_product(values: Tensor) -> Tensor:
     """valuesᵀ values in float64, shape (..., p, p).
 
-    Of wide values only the panels on and above the diagonal are computed: for p = 1024 and panels
-    of 256 that is 10 of 16. The gradient-carrying and the batched
-    case take the plain product, which autograd and bmm know how to handle.
+    Of wide values only panels of columns on and above the diagonal are computed, for p = 1024 and
+    panels of 256 that is 10 of 16. The gradient-carrying and the batched case take the plain
+    product, which autograd and bmm know how to handle.
     """
-    width = values.shape[-1]
-    plain = (
-        values.ndim > 2
-        or width < 2 * PANEL_COLUMNS
-        or (values.requires_grad and torch.is_grad_enabled())
-    )
-    if plain:
+    width, step = values.shape[-1], panel_columns(values.shape[-1])
+    carries = values.requires_grad and torch.is_grad_enabled()
+    if values.ndim > 2 or step == width or carries:
         return _product(values, values)
     result = values.new_empty(width, width)
-    for start in range(0, width, PANEL_COLUMNS):
-        stop = min(start + PANEL_COLUMNS, width)
-        panel = values[:, :stop].T @ values[:, start:stop]  # (stop, panel)
-        result[:stop, start:stop] = panel
-        result[start:stop, :start] = panel[:start].T
+    for start in range(0, width, step):
+        stop = min(start + step, width)
+        panel = values[:, start:stop].T @ values[:, start:]  # (panel, width − start)
+        result[start:stop, start:] = panel
+        result[stop:, start:stop] = panel[:, stop - start :].T
     return to_float64(result)
+
+
+def panel_columns(width: int) -> int:
+    """Columns a panel of a symmetric product; narrow ones are computed whole."""
+    if width < 256:
+        return width
+    return 128 if width < 1024 else 256
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
@@ -101,6 +105,8 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
     by one, at an error of up to 4e-5 over 4096 rows; of short pieces it is about 1e-6."""
     rows, narrow = left.shape[-2], min(left.shape[-1], right.shape[-1]) < NARROW
     if left.ndim > 2 or left.dtype == torch.float64 or rows <= PIECE_ROWS or not narrow:
+        if right.shape[-1] < left.shape[-1]:
+            return to_float64(right.mT @ left).mT  # faster this way round
         return to_float64(left.mT @ right)
     whole = rows - rows % PIECE_ROWS
     pieces = [part[:whole].unflatten(0, (-1, PIECE_ROWS)) for part in (left, right)]

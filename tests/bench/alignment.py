@@ -13,7 +13,7 @@ from tests.bench.overhead import SAMPLES, problems
 from tests.bench.table import best_times, show
 
 TARGET = 2.0
-COUNTS = (20_000, 100_000)
+COUNTS = (20_000, 400_000)
 WIDTH, BATCH = 256, 100
 
 

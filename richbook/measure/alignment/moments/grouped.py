@@ -21,9 +21,9 @@ from richbook.measure.alignment.moments.panels import (
     whole,
 )
 from richbook.measure.alignment.moments.second_moments import SecondMoment
-from richbook.measure.inputs import check_finite, to_float64, working_dtype
+from richbook.measure.inputs import check_finite, to_float64
 from richbook.measure.moments import BLOCK_ROWS
-from richbook.measure.products import FLOAT32_RANGE, NARROW, row_sums
+from richbook.measure.products import NARROW, row_sums, safe_dtype
 
 #: Rows of a group that are multiplied at a time, if there are several groups.
 GROUP_ROWS = 512
@@ -104,7 +104,8 @@ class GroupedMoments:
         for start in range(0, len(rows), most):
             block = rows[start : start + most]
             chosen = None if number == 1 else groups[start : start + most]
-            self._add(block, chosen, _block_dtype(block, name, self.rows))
+            check_finite(block, name, self.rows)
+            self._add(block, chosen, safe_dtype(block))
             self.rows += len(block)
 
     def _add(self, rows: Tensor, groups: Tensor | None, dtype: torch.dtype) -> None:
@@ -123,19 +124,6 @@ class GroupedMoments:
                     part.add(count, mean, scatter)
             self.sums = None
         return self.parts
-
-
-def _block_dtype(block: Tensor, name: str, first_row: int) -> torch.dtype:
-    """What to multiply a block in; its errors are found on the way."""
-    dtype, (smallest, greatest) = working_dtype(block), FLOAT32_RANGE
-    norm = float(torch.linalg.vector_norm(block))  # far faster than the largest magnitude
-    if smallest * block.numel() ** 0.5 < norm < greatest:
-        return dtype
-    check_finite(block, name, first_row)
-    low, high = torch.aminmax(block)
-    largest = max(abs(float(low)), abs(float(high)))
-    squares_fit = largest == 0 or smallest < largest < greatest
-    return dtype if squares_fit else torch.float64
 
 
 class _Sums:

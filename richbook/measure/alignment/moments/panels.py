@@ -8,15 +8,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from richbook.measure.inputs import to_float64
-from richbook.measure.products import PIECE_ROWS
-
-#: Columns a panel of wide products.
-PANEL_COLUMNS = 128
+from richbook.measure.products import PIECE_ROWS, panel_columns
 
 
 def empty_panels(groups: int, width: int, like: Tensor) -> list[Tensor]:
     """Zeros for products (groups, d, d), with the dtype and device of a tensor."""
-    step = _step(width)
+    step = panel_columns(width)
     return [like.new_zeros(groups, min(step, width - a), width - a) for a in range(0, width, step)]
 
 
@@ -30,7 +27,7 @@ def add_product(values: Tensor, panels: list[Tensor]) -> None:
         >>> whole(panels, group=0).tolist()
         [[10.0, 14.0], [14.0, 20.0]]
     """
-    step = _step(values.shape[-1])
+    step = panel_columns(values.shape[-1])
     for k, panel in enumerate(panels):
         rest = values[..., k * step :]
         panel.baddbmm_(rest[..., :step].mT, rest)
@@ -59,7 +56,3 @@ def whole(panels: list[Tensor], group: int) -> Tensor:
         matrix[stop:, start:stop] = part[:, len(part) :].T
         start = stop
     return matrix
-
-
-def _step(width: int) -> int:
-    return PANEL_COLUMNS if width >= 2 * PANEL_COLUMNS else width
