@@ -73,19 +73,21 @@ def check_same_length(**named: Tensor) -> None:
         raise RichbookError(f"expected the same samples (rows) in every argument, got {sizes}")
 
 
-def check_finite(values: Tensor, name: str, first_row: int = 0) -> None:
+def check_finite(values: Tensor, name: str, first_row: int = 0) -> float | None:
     """Raise if ``values`` (..., n, d) has a nan, an infinity, or a number too large to square.
 
     ``first_row`` is added to the row that the message names (for blocks of a longer stream).
+    Returns the norm of all values together if it was found on the way: the fastest look at them.
     """
     if values.numel() == 0 or not values.is_floating_point():
-        return
-    if float(torch.linalg.vector_norm(values.detach())) <= LARGEST_MAGNITUDE:
-        return  # the fastest look at all numbers, though it may overflow
+        return None
+    norm = float(torch.linalg.vector_norm(values.detach()))
+    if norm <= LARGEST_MAGNITUDE:
+        return norm
     low, high = torch.aminmax(values.detach())  # nan spreads to both
     largest = max(abs(float(low)), abs(float(high)))
     if largest <= LARGEST_MAGNITUDE:
-        return
+        return None
     if largest < float("inf"):
         raise RichbookError(
             f"{name}: the largest magnitude is {largest:.1e}, expected at most "

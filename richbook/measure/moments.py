@@ -89,9 +89,12 @@ class Moments:
         with exact_arithmetic(features.device):
             for start in range(0, features.shape[-2], BLOCK_ROWS):
                 block = (..., slice(start, start + BLOCK_ROWS), slice(None))
-                check_finite(features[block], "features", self.count + start)
-                check_finite(outputs[block], "outputs", self.count + start)
-                added = added.merge(_block_moments(features[block], outputs[block], exact_outputs))
+                norms = (
+                    check_finite(features[block], "features", self.count + start),
+                    check_finite(outputs[block], "outputs", self.count + start),
+                )
+                found = _block_moments(features[block], outputs[block], exact_outputs, norms)
+                added = added.merge(found)
         vars(self).update(vars(self.merge(added)))
 
     def merge(self, other: Moments) -> Moments:
@@ -169,9 +172,12 @@ def _outer(left: Tensor, right: Tensor) -> Tensor:
     return left[..., :, None] * right[..., None, :]
 
 
-def _block_moments(features: Tensor, outputs: Tensor, exact_outputs: bool) -> Moments:
-    output_dtype = torch.float64 if exact_outputs else safe_dtype(outputs)
-    centred_features, feature_mean, feature_rest = centre_in(features, safe_dtype(features))
+def _block_moments(
+    features: Tensor, outputs: Tensor, exact_outputs: bool, norms: tuple[float | None, float | None]
+) -> Moments:
+    feature_dtype = safe_dtype(features, norms[0])
+    output_dtype = torch.float64 if exact_outputs else safe_dtype(outputs, norms[1])
+    centred_features, feature_mean, feature_rest = centre_in(features, feature_dtype)
     centred_outputs, output_mean, output_rest = centre_in(outputs, output_dtype)
     count = features.shape[-2]
     return Moments(

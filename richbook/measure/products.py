@@ -41,10 +41,12 @@ def row_sums(values: Tensor) -> Tensor:
     Short pieces are summed as products in the precision of the values, many times as fast as a sum
     in float64; one long sum would lose digits where samples repeat.
     """
-    whole = values.shape[-2] - values.shape[-2] % PIECE_ROWS
-    pieces, rest = values[..., :whole, :].unflatten(-2, (-1, PIECE_ROWS)), values[..., whole:, :]
-    total = to_float64(values.new_ones(1, PIECE_ROWS) @ pieces)[..., 0, :].sum(-2)
-    return total + to_float64(values.new_ones(1, rest.shape[-2]) @ rest)[..., 0, :]
+    batch = values.shape[:-2]
+    total = to_float64(values.new_zeros(*batch, 1, values.shape[-1]))
+    for piece in values.split(2 * PIECE_ROWS, dim=-2):
+        ones = values.new_ones(()).expand(*batch, 1, piece.shape[-2])  # matmul would copy the rows
+        total = total + to_float64(ones @ piece)
+    return total[..., 0, :]
 
 
 def centre(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,11 +61,15 @@ def centre(values: Tensor) -> tuple[Tensor, Tensor]:
     return shifted - rest, (first + rest)[..., 0, :]
 
 
-def safe_dtype(values: Tensor) -> torch.dtype:
-    """The working dtype, or float64 where squares would leave float32's range."""
+def safe_dtype(values: Tensor, norm: float | None = None) -> torch.dtype:
+    """The working dtype, or float64 where squares would leave float32's range.
+
+    The norm of all values together is asked for where it is known: they are looked through once
+    less.
+    """
     dtype, (smallest, greatest) = working_dtype(values), FLOAT32_RANGE
     if dtype == torch.float32 and values.numel():
-        norm = float(torch.linalg.vector_norm(values.detach()))
+        norm = float(torch.linalg.vector_norm(values.detach())) if norm is None else norm
         if smallest * values.numel() ** 0.5 < norm < greatest:
             return dtype  # so is the largest number
         low, high = torch.aminmax(values.detach())

@@ -104,17 +104,19 @@ class GroupedMoments:
         for start in range(0, len(rows), most):
             block = rows[start : start + most]
             chosen = None if number == 1 else groups[start : start + most]
-            check_finite(block, name, self.rows)
-            self._add(block, chosen, safe_dtype(block))
+            norm = check_finite(block, name, self.rows)
+            self._add(block, chosen, safe_dtype(block, norm), norm)
             self.rows += len(block)
 
-    def _add(self, rows: Tensor, groups: Tensor | None, dtype: torch.dtype) -> None:
+    def _add(
+        self, rows: Tensor, groups: Tensor | None, dtype: torch.dtype, norm: float | None
+    ) -> None:
         rows = to_float64(rows) if dtype == torch.float64 else rows.to(dtype)
         sorting = None if groups is None else Sorting.of(groups, len(self.parts))
-        if self.sums is None or not self.sums.add(rows, sorting):
+        if self.sums is None or not self.sums.add(rows, sorting, norm):
             self.finish()  # of rows around another mean
             self.sums = _Sums(rows, len(self.parts))
-            self.sums.add(rows, sorting, always=True)
+            self.sums.add(rows, sorting, norm, always=True)
 
     def finish(self) -> list[SecondMoment]:
         """The moments of each group, up to date with all that was added."""
@@ -142,10 +144,15 @@ class _Sums:
         self.recent: list[Tensor] = []
         self.recent_rows = torch.zeros(groups)
 
-    def add(self, rows: Tensor, sorting: Sorting | None, always: bool = False) -> bool:
-        """Add rows (n, d); or return False, and add nothing, where the offset is no longer near."""
+    def add(
+        self, rows: Tensor, sorting: Sorting | None, norm: float | None, always: bool = False
+    ) -> bool:
+        """Add rows (n, d); or return False, and add nothing, where the offset is no longer near.
+
+        The norm of all rows together is used if it is known.
+        """
         if self.shifted:
-            rows = rows - self.offset.to(rows)
+            rows, norm = rows - self.offset.to(rows), None
         if sorting is None:
             parts = [(slice(None), rows[None], torch.tensor([len(rows)]))]
         elif sorting.places.numel() <= 2 * len(rows):
@@ -157,7 +164,7 @@ class _Sums:
                 if len(chosen)
             ]
         totals = [row_sums(values) for _, values, _ in parts]
-        if not (always or self._is_near(rows, torch.cat(totals).sum(0))):
+        if not (always or self._is_near(rows, torch.cat(totals).sum(0), norm)):
             return False
         for (groups, values, counts), total in zip(parts, totals, strict=True):
             self.counts[groups] += counts.to(self.counts)
@@ -165,10 +172,11 @@ class _Sums:
             self._multiply(groups, values)
         return True
 
-    def _is_near(self, rows: Tensor, total: Tensor) -> bool:
+    def _is_near(self, rows: Tensor, total: Tensor, norm: float | None) -> bool:
         """Whether what is left of the mean is small, which a stream that drifts will leave."""
         mean = float((total / len(rows)).square().sum())
-        square = float(torch.linalg.vector_norm(rows)) ** 2 / len(rows)
+        norm = float(torch.linalg.vector_norm(rows)) if norm is None else norm
+        square = norm**2 / len(rows)
         return mean <= SMALL_OFFSET * (square - mean) or square == 0
 
     def _multiply(self, groups: slice, values: Tensor) -> None:
