@@ -16,6 +16,8 @@ from richbook.measure.capture.hooks import floating_inputs
 
 #: Units on which a layer is checked to be linear, and how far it may be off, relatively.
 CHECKED_UNITS, TOLERANCE, HALF_TOLERANCE = 4, 0.01, 0.05
+#: Names of the nodes that multiply matrices in the graph of autograd.
+PRODUCTS = ("AddmmBackward0", "MmBackward0")
 
 
 @dataclass
@@ -110,8 +112,7 @@ class Recorder:
         inputs = found.copied(inputs.detach())  # what comes next may write into it
         given, edge = output, None
         if torch.is_grad_enabled():
-            output = _with_own_edge(output)
-            edge = get_gradient_edge(output)
+            output, edge = _with_own_edge(output, _is_plain(layer))
         problem = None
         if name not in self.known:
             problem = _problem(found, layer, inputs, given.detach())
@@ -119,16 +120,30 @@ class Recorder:
         return output
 
 
-def _with_own_edge(output: Tensor) -> Tensor:
-    """The output, or a copy, with a place in the graph that what follows cannot go around.
+def _is_plain(layer: Layer) -> bool:
+    """Whether what the layer gives is the product itself, and nobody else has seen it."""
+    if not isinstance(layer, nn.Module):
+        return True
+    return type(layer) is nn.Linear and len(layer._forward_hooks) == 1  # that of the recorder
+
+
+def _with_own_edge(output: Tensor, plain: bool) -> tuple[Tensor, GradientEdge]:
+    """The output, or a copy, and a place in the graph that what follows cannot go around.
 
     The output of a linear layer with a bias on (n, T, d) is a view. If an activation writes into
-    it, autograd leads the gradient to what it is a view of, past the view itself.
+    it, autograd leads the gradient to what it is a view of, past the view itself. Where that is
+    plainly the product on (n·T, d), its place serves, and a copy is saved.
     """
     if not output.requires_grad:
-        output = output.detach().requires_grad_()
-        return output.clone()  # a leaf could not be written to
-    return output.clone() if output._is_view() or output.is_leaf else output
+        output = output.detach().requires_grad_().clone()  # a leaf could not be written to
+        return output, get_gradient_edge(output)
+    whole = output._base
+    if plain and whole is not None and type(whole.grad_fn).__name__ in PRODUCTS:
+        if whole.numel() == output.numel() and whole.shape[-1] == output.shape[-1]:
+            return output, get_gradient_edge(whole)
+    if output._is_view() or output.is_leaf:
+        output = output.clone()
+    return output, get_gradient_edge(output)
 
 
 def _problem(found: LinearMap, layer: Layer, inputs: Tensor, output: Tensor) -> str | None:
