@@ -41,12 +41,21 @@ def row_sums(values: Tensor) -> Tensor:
     Short pieces are summed as products in the precision of the values, many times as fast as a sum
     in float64; one long sum would lose digits where samples repeat.
     """
-    batch = values.shape[:-2]
+    batch, count = values.shape[:-2], values.shape[-2]
     total = to_float64(values.new_zeros(*batch, 1, values.shape[-1]))
+    whole = count - count % PIECE_ROWS
+    if batch.numel() == 1 and whole:
+        pieces = values[..., :whole, :].reshape(-1, PIECE_ROWS, values.shape[-1])
+        total = total + to_float64(_ones(pieces) @ pieces).sum(0)
+        values = values[..., whole:, :]
     for piece in values.split(2 * PIECE_ROWS, dim=-2):
-        ones = values.new_ones(()).expand(*batch, 1, piece.shape[-2])  # matmul would copy the rows
-        total = total + to_float64(ones @ piece)
+        total = total + to_float64(_ones(piece) @ piece)
     return total[..., 0, :]
+
+
+def _ones(values: Tensor) -> Tensor:
+    """(..., 1, n), for values (..., n, d): with fewer axes, matmul would copy the values."""
+    return values.new_ones(()).expand(*values.shape[:-2], 1, values.shape[-2])
 
 
 def centre(values: Tensor) -> tuple[Tensor, Tensor]:
