@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from richbook.measure.inputs import to_float64, working_dtype
+from richbook.measure.panels import add_product, empty_panels, panel_columns, whole
 
 #: Products with fewer columns on one side are summed in pieces of so many rows.
 NARROW, PIECE_ROWS = 64, 128
@@ -43,11 +44,11 @@ def row_sums(values: Tensor) -> Tensor:
     """
     batch, count = values.shape[:-2], values.shape[-2]
     total = to_float64(values.new_zeros(*batch, 1, values.shape[-1]))
-    whole = count - count % PIECE_ROWS
-    if batch.numel() == 1 and whole:
-        pieces = values[..., :whole, :].reshape(-1, PIECE_ROWS, values.shape[-1])
+    full = count - count % PIECE_ROWS
+    if batch.numel() == 1 and full:
+        pieces = values[..., :full, :].reshape(-1, PIECE_ROWS, values.shape[-1])
         total = total + to_float64(_ones(pieces) @ pieces).sum(0)
-        values = values[..., whole:, :]
+        values = values[..., full:, :]
     for piece in values.split(2 * PIECE_ROWS, dim=-2):
         total = total + to_float64(_ones(piece) @ piece)
     return total[..., 0, :]
@@ -95,37 +96,27 @@ def symmetric_product(values: Tensor) -> Tensor:
     panels of 256 that is 10 of 16. The gradient-carrying and the batched case take the plain
     product, which autograd and bmm know how to handle.
     """
-    width, step = values.shape[-1], panel_columns(values.shape[-1])
+    width = values.shape[-1]
     carries = values.requires_grad and torch.is_grad_enabled()
-    if values.ndim > 2 or step == width or carries:
+    if values.ndim > 2 or panel_columns(width) == width or carries:
         return _product(values, values)
-    result = values.new_empty(width, width)
-    for start in range(0, width, step):
-        stop = min(start + step, width)
-        panel = values[:, start:stop].T @ values[:, start:]  # (panel, width − start)
-        result[start:stop, start:] = panel
-        result[stop:, start:stop] = panel[:, stop - start :].T
-    return to_float64(result)
-
-
-def panel_columns(width: int) -> int:
-    """Columns a panel of a symmetric product; narrow ones are computed whole."""
-    if width < 256:
-        return width
-    return 128 if width < 1024 else 256
+    panels = empty_panels(1, width, like=values)
+    add_product(values[None], panels)
+    return to_float64(whole(panels, group=0))
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
     """leftᵀ right in float64. With few columns on one side, float32 products add up their rows one
     by one, at an error of up to 4e-5 over 4096 rows; of short pieces it is about 1e-6."""
     rows, narrow = left.shape[-2], min(left.shape[-1], right.shape[-1]) < NARROW
-    if left.ndim > 2 or left.dtype == torch.float64 or rows <= PIECE_ROWS or not narrow:
+    if left.dtype == torch.float64 or rows <= PIECE_ROWS or not narrow:
         if right.shape[-1] < left.shape[-1]:
             return to_float64(right.mT @ left).mT  # faster this way round
         return to_float64(left.mT @ right)
-    whole = rows - rows % PIECE_ROWS
-    pieces = [part[:whole].unflatten(0, (-1, PIECE_ROWS)) for part in (left, right)]
-    return to_float64(pieces[0].mT @ pieces[1]).sum(0) + to_float64(left[whole:].T @ right[whole:])
+    full = rows - rows % PIECE_ROWS
+    pieces = [part[..., :full, :].unflatten(-2, (-1, PIECE_ROWS)) for part in (left, right)]
+    rest = [part[..., full:, :] for part in (left, right)]
+    return to_float64(pieces[0].mT @ pieces[1]).sum(-3) + to_float64(rest[0].mT @ rest[1])
 
 
 def cross_product(left: Tensor, right: Tensor) -> Tensor:

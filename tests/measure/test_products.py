@@ -34,7 +34,10 @@ def test_narrow_products_in_float32_lose_nothing(device, count):
     points = np.random.default_rng(9).normal(size=(9, 5))
     values = put(device, points[np.arange(count) % 9] + 2, torch.float32)
     wanted = array(values).T @ array(values)
-    for product in (symmetric_product(values), cross_product(values, values)):
+    several = torch.stack([values, 2 * values])
+    products = [symmetric_product(values), cross_product(values, values)]
+    products += [symmetric_product(several)[0], symmetric_product(several)[1] / 4]
+    for product in products:
         assert product.dtype == torch.float64
         np.testing.assert_allclose(array(product), wanted, rtol=2e-6)
 

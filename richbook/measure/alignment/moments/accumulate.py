@@ -123,10 +123,10 @@ class LayerStream:
             h_a, g_b = self.layer.inputs(units), self.layer.outputs(other)
             weight = self.weight.to(h_a.dtype)
             h_b, g_a = h_a @ weight.T, g_b.to(h_a.dtype) @ weight
+            if chosen is not None:
+                chosen = chosen.repeat_interleave(len(h_a) // len(chosen))
             self._add_rows("h_a", h_a, chosen)
             self._add_rows("g_b", g_b, chosen)
-            if chosen is not None and len(chosen) != len(h_a):
-                chosen = chosen.repeat_interleave(len(h_a) // len(chosen))
             for side, values in zip(UNIT_SIDES, (h_a, h_b, g_a, g_b), strict=True):
                 found, present = directions(values)
                 some = None if chosen is None else chosen[present]

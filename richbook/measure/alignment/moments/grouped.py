@@ -14,16 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from richbook.measure.alignment.moments.panels import (
-    add_product,
-    empty_panels,
-    product_of_pieces,
-    whole,
-)
 from richbook.measure.alignment.moments.second_moments import SecondMoment
 from richbook.measure.inputs import check_finite, to_float64
 from richbook.measure.moments import BLOCK_ROWS
-from richbook.measure.products import NARROW, row_sums, safe_dtype
+from richbook.measure.panels import add_product, empty_panels, whole
+from richbook.measure.products import NARROW, row_sums, safe_dtype, symmetric_product
 
 #: Rows of a group that are multiplied at a time, if there are several groups.
 GROUP_ROWS = 512
@@ -184,7 +179,7 @@ class _Sums:
         if values.dtype == torch.float64:
             add_product(values, [panel[groups] for panel in self.panels])
         elif self.width < NARROW:
-            self.panels[0][groups] += product_of_pieces(values)
+            self.panels[0][groups] += symmetric_product(values)
         else:
             self.recent = self.recent or empty_panels(len(self.counts), self.width, values)
             add_product(values, [panel[groups] for panel in self.recent])

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from richbook.measure.alignment import alignment, layer_moments
+from richbook.measure.alignment import Balance, alignment, layer_moments
 from richbook.measure.errors import RichbookError
 from tests.measure.alignment.one_at_a_time import (
     distance,
@@ -257,3 +257,20 @@ def test_an_attention_that_calls_its_output_projection_counts_once():
     assert list(found) == names
     assert [layer.count for layer in found.values()] == [36, 36, 9]
     assert all(not name.endswith("#2") for name in itertools.chain(found))
+
+
+def test_the_balance_leaves_products_without_a_module_out():
+    """And says so where one is asked for."""
+
+    def forward(self, x):
+        return functional.linear(torch.tanh(self.first(x)), self.spare)
+
+    model = seeded(lambda: Hooked(forward, first=nn.Linear(3, 5, bias=False)))
+    model.spare = nn.Parameter(drawn(4, 5))
+    inputs, targets = drawn(20, 3), torch.arange(20) % 4
+    found = Balance(model, cross_entropy, 0.1, 0.01, 5)
+    found.update(inputs, targets)
+    assert list(found.result()) == ["first"]
+    asked = Balance(model, cross_entropy, 0.1, 0.01, 5, layers=["spare"])
+    with pytest.raises(RichbookError, match="'spare' cannot be balanced: no module multiplies"):
+        asked.update(inputs, targets)

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from richbook.measure.inputs import to_float64
-from richbook.measure.products import PIECE_ROWS, panel_columns
-
 
 def empty_panels(groups: int, width: int, like: Tensor) -> list[Tensor]:
     """Zeros for products (groups, d, d), with the dtype and device of a tensor."""
@@ -33,17 +30,6 @@ def add_product(values: Tensor, panels: list[Tensor]) -> None:
         panel.baddbmm_(rest[..., :step].mT, rest)
 
 
-def product_of_pieces(values: Tensor) -> Tensor:
-    """valuesᵀ values (groups, d, d), float64, of few columns.
-
-    There float32 products add up row by row, and lose digits unless pieces are short: see
-    ``products``.
-    """
-    whole_rows = values.shape[1] - values.shape[1] % PIECE_ROWS
-    pieces, rest = values[:, :whole_rows].unflatten(1, (-1, PIECE_ROWS)), values[:, whole_rows:]
-    return to_float64(pieces.mT @ pieces).sum(1) + to_float64(rest.mT @ rest)
-
-
 def whole(panels: list[Tensor], group: int) -> Tensor:
     """The matrix (d, d) of one group."""
     width = panels[0].shape[-1]
@@ -56,3 +42,10 @@ def whole(panels: list[Tensor], group: int) -> Tensor:
         matrix[stop:, start:stop] = part[:, len(part) :].T
         start = stop
     return matrix
+
+
+def panel_columns(width: int) -> int:
+    """Columns a panel; narrow products are computed whole."""
+    if width < 256:
+        return width
+    return 128 if width < 1024 else 256
