@@ -44,7 +44,7 @@ def record_alignment_sweep(
     """Train the networks of the recorded sweep again and write it to ``path``, whole or not at all.
 
     Returns:
-        What was recorded: 486 networks. It takes about five minutes on one CPU core.
+        What was recorded: 486 networks. It took 22 minutes on one core of a busy machine.
 
     Raises:
         RichbookError: the folder of ``path`` does not exist.
